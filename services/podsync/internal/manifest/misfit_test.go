@@ -39,3 +39,21 @@ func TestWhatIsNoPod(t *testing.T) {
 		}
 	}
 }
+
+// TestServersOfNFS: what is no server is refused with the field, the value and what would be right.
+func TestServersOfNFS(t *testing.T) {
+	const pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n" +
+		"  containers: [{name: c, image: i}]\n  volumes: [{name: v, nfs: {server: SERVER, path: /p}}]\n"
+	for server, want := range map[string]string{
+		`"-s"`:    `spec.volumes[0].nfs.server: Invalid value: "-s": must be the name or the IP address of a server`,
+		`"s/x"`:   `spec.volumes[0].nfs.server: Invalid value: "s/x": must be the name or the IP address of a server`,
+		`"s x"`:   `spec.volumes[0].nfs.server: Invalid value: "s x": must be the name or the IP address of a server`,
+		"s":       "",
+		"fd00::1": "",
+	} {
+		_, err := Parse([]byte(strings.ReplaceAll(pod, "SERVER", server)), Origin{NodeName: "node", Strict: true})
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", server, err, want)
+		}
+	}
+}

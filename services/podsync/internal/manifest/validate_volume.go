@@ -2,7 +2,6 @@ package manifest
 
 import (
 	"fmt"
-	"path"
 	"reflect"
 	"strings"
 
@@ -10,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/microlet/microlet/services/podsync/internal/nfsexport"
 )
 
 const maxFileMode = 0o777
@@ -84,12 +85,13 @@ func (c *check) hostPath(at *field.Path, s *v1.HostPathVolumeSource) {
 func (c *check) nfs(at *field.Path, s *v1.NFSVolumeSource) {
 	if s.Server == "" {
 		c.required(at.Child("server"), "name the server")
+	} else if err := nfsexport.CheckServer(s.Server); err != nil {
+		c.invalid(at.Child("server"), s.Server, err.Error())
 	}
-	switch {
-	case s.Path == "":
+	if s.Path == "" {
 		c.required(at.Child("path"), "give the exported path")
-	case !path.IsAbs(s.Path):
-		c.invalid(at.Child("path"), s.Path, "must be an absolute path")
+	} else if err := nfsexport.CheckPath(s.Path); err != nil {
+		c.invalid(at.Child("path"), s.Path, err.Error())
 	}
 }
 

@@ -48,6 +48,9 @@ type growCall struct {
 }
 
 func (c *growCall) do() error {
+	if err := checkWord("local.path", c.Source); err != nil {
+		return err
+	}
 	info, err := os.Stat(c.Source)
 	if err != nil || info.IsDir() {
 		return err

@@ -45,13 +45,17 @@ var (
 // Operations are what a child does for volumes. See package mounter.
 func Operations() mounter.Table {
 	// Made when it is needed: it tries what the node's umount can do.
-	k := &kernel{mounter: sync.OnceValue(func() mount.Interface { return mount.New("") }), unmount: unmount}
+	k := &kernel{
+		mounter: sync.OnceValue(func() mount.Interface { return mount.New("") }), mount: "mount", unmount: unmount,
+	}
 	return k.operations()
 }
 
 // kernel makes the calls.
 type kernel struct {
 	mounter func() mount.Interface
+	// mount is mount(8).
+	mount string
 	// unmount takes flags of umount2(2).
 	unmount func(path string, flags int) error
 }

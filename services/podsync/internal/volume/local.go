@@ -49,6 +49,12 @@ func (c *localCall) do(ctx context.Context, m mount.Interface) (localState, erro
 	if climbs(c.Path) {
 		return localState{}, fmt.Errorf("invalid path: %s must not contain '..'", c.Path)
 	}
+	if err := errors.Join(checkWord("local.path", c.Path), checkWord("local.fsType", c.FSType)); err != nil {
+		return localState{}, err
+	}
+	if strings.Contains(c.FSType, "/") {
+		return localState{}, fmt.Errorf("local.fsType %q must be the name of a file system, such as ext4", c.FSType)
+	}
 	if err := reaches(c.Private, c.Path); err != nil {
 		return localState{}, err
 	}
@@ -163,6 +169,14 @@ func onRootMismatch(p *v1.Pod) bool {
 
 // climbs reports whether a path leads up.
 func climbs(path string) bool { return slices.Contains(strings.Split(path, "/"), "..") }
+
+// checkWord refuses what cannot be the name of a source, a device or a kind of file system.
+func checkWord(field, word string) error {
+	if strings.HasPrefix(word, "-") || strings.ContainsRune(word, 0) {
+		return fmt.Errorf("%s %q must not begin with '-' or have a null byte", field, word)
+	}
+	return nil
+}
 
 // validName keeps the name of a PersistentVolume, which the API server has checked, from being a path.
 func validName(name string) error {

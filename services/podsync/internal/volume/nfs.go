@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,6 +18,7 @@ import (
 
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/mountlist"
+	"github.com/microlet/microlet/services/podsync/internal/nfsexport"
 	"github.com/microlet/microlet/services/podsync/internal/persistentvolume"
 )
 
@@ -42,7 +43,10 @@ func (n *nfs) Handles(v *v1.Volume) bool { return v.NFS != nil }
 
 func (n *nfs) Refreshes(*Spec) bool { return false }
 
-func (n *nfs) Check(context.Context, *Spec) error { return nil }
+func (n *nfs) Check(_ context.Context, s *Spec) error {
+	_, err := nfsexport.Of(s.Volume.NFS)
+	return err
+}
 
 func (n *nfs) Existing(s *Spec) (Mounted, bool) {
 	if !isUsed(s) {
@@ -53,8 +57,8 @@ func (n *nfs) Existing(s *Spec) (Mounted, bool) {
 
 func (n *nfs) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
 	source := s.Volume.NFS
-	mounted, err := setUpNFS(ctx, n.foreign, nfsCall{
-		Export: exportOf(source), Dir: s.Dir, ReadOnly: source.ReadOnly, Mounter: n.mounter,
+	mounted, err := setUpNFS(ctx, n.foreign, source, nfsCall{
+		Dir: s.Dir, ReadOnly: source.ReadOnly, Mounter: n.mounter,
 	})
 	if err != nil {
 		return Mounted{}, err
@@ -67,8 +71,8 @@ func (c *claim) setUpNFS(ctx context.Context, s *Spec, found *persistentvolume.V
 	if err := validName(found.PV.Name); err != nil {
 		return Mounted{}, err
 	}
-	return setUpNFS(ctx, c.foreign, nfsCall{
-		Export: exportOf(found.PV.Spec.NFS), ReadOnly: found.ReadOnly, Options: found.PV.Spec.MountOptions,
+	return setUpNFS(ctx, c.foreign, found.PV.Spec.NFS, nfsCall{
+		ReadOnly: found.ReadOnly, Options: found.PV.Spec.MountOptions,
 		Dir:     filepath.Join(filepath.Dir(filepath.Dir(s.Dir)), nfsName, found.PV.Name),
 		Mounter: c.nfsMounter,
 	})
@@ -76,18 +80,13 @@ func (c *claim) setUpNFS(ctx context.Context, s *Spec, found *persistentvolume.V
 
 // setUpNFS mounts an export. Of the mounts of one export one is tried at a time, so that a server that is away costs
 // one child, however many pods wait for it. The files' groups are the server's: no fsGroup changes them.
-func setUpNFS(ctx context.Context, foreign mounter.Mounter, call nfsCall) (Mounted, error) {
-	_, err := mountNFS.Do(ctx, foreign, call.Export, call)
-	return Mounted{HostPath: call.Dir, ReadOnly: call.ReadOnly}, err
-}
-
-// exportOf is the source as mount(8) takes it.
-func exportOf(source *v1.NFSVolumeSource) string {
-	server := source.Server
-	if address, err := netip.ParseAddr(server); err == nil && address.Is6() {
-		server = "[" + server + "]"
+func setUpNFS(ctx context.Context, foreign mounter.Mounter, source *v1.NFSVolumeSource, call nfsCall) (Mounted, error) {
+	var err error
+	if call.Export, err = nfsexport.Of(source); err != nil {
+		return Mounted{}, err
 	}
-	return server + ":" + source.Path
+	_, err = mountNFS.Do(ctx, foreign, call.Export, call)
+	return Mounted{HostPath: call.Dir, ReadOnly: call.ReadOnly}, err
 }
 
 // nfsCall asks for an export to be mounted.
@@ -108,9 +107,30 @@ func (c *nfsCall) options() []string {
 	return slices.Compact(all)
 }
 
+// mount runs mount(8). Its end is not waited for in vain: who gives up this process ends it too.
+func (c *nfsCall) mount(ctx context.Context, program string) error {
+	args := []string{"-t", "nfs"}
+	if options := c.options(); len(options) > 0 {
+		args = append(args, "-o", strings.Join(options, ","))
+	}
+	args = append(args, "--", c.Export, c.Dir)
+	if c.Mounter != "" {
+		program, args = c.Mounter, append([]string{"mount"}, args...)
+	}
+	command := exec.CommandContext(context.WithoutCancel(ctx), program, args...) //nolint:gosec // no shell reads them
+	if output, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("mount failed: %w\nMounting command: %s\nMounting arguments: %s\nOutput: %s", err, program,
+			strings.Join(args, " "), output)
+	}
+	return nil
+}
+
 // mountNFS mounts an export unless it is mounted. Only the kernel's list of mounts says that: the folder itself may be
 // on a server that is away.
 func (k *kernel) mountNFS(ctx context.Context, c *nfsCall) error {
+	if err := checkWord("source", c.Export); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(filepath.Dir(c.Dir), 0o750); err != nil {
 		return err
 	}
@@ -118,38 +138,67 @@ func (k *kernel) mountNFS(ctx context.Context, c *nfsCall) error {
 	if err != nil {
 		return err
 	}
-	mounted, err := k.isListed(dir)
+	mounted, err := k.hasExport(ctx, dir, c.Export)
 	if err != nil || mounted {
 		return err
 	}
 	if err := os.Mkdir(dir, 0o750); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
-	with := k.mounter()
-	if c.Mounter != "" {
-		with = mount.New(c.Mounter)
+	if err = c.mount(ctx, k.mount); err != nil {
+		// mount(8) may have failed after the mount.
+		err = errors.Join(err, k.unmountFrom(ctx, dir))
+	} else if mounted, err = k.hasExport(ctx, dir, c.Export); err == nil && !mounted {
+		err = fmt.Errorf("mount failed: nothing of %s is mounted", c.Export)
 	}
-	err = with.MountSensitiveWithoutSystemd(c.Export, c.Dir, "nfs", c.options(), nil)
-	if err == nil {
-		return nil
+	if err != nil {
+		_ = os.Remove(dir) // as the kubelet does; the next attempt makes it again
 	}
-	// mount(8) may have failed after the mount.
-	if mounted, e := k.isListed(dir); e != nil || mounted {
-		err = errors.Join(err, e, k.unmountNFS(ctx, dir))
-	}
-	_ = os.Remove(dir) // as the kubelet does; the next attempt makes it again
 	return err
+}
+
+// hasExport reports whether an export is mounted at a path, which has no links. Anything else that is mounted there is
+// unmounted and is an error: a container gets what its pod names.
+func (k *kernel) hasExport(ctx context.Context, path, export string) (bool, error) {
+	found, err := k.mountsAt(path)
+	if err != nil || len(found) == 0 {
+		return false, err
+	}
+	for i := range found {
+		source := mountlist.Path(found[i].Device)
+		if !isNFS(found[i].Type) || !nfsexport.Same(source, export) {
+			err = fmt.Errorf("mount failed: %q of type %s is mounted instead of %s: name the export as its server does",
+				source, found[i].Type, export)
+			return false, errors.Join(err, k.unmountFrom(ctx, path))
+		}
+	}
+	return true, nil
+}
+
+// mountsAt lists what the kernel has mounted at a path, which has no links.
+func (k *kernel) mountsAt(path string) ([]mount.MountPoint, error) {
+	found, err := k.mountsBelow(filepath.Dir(path))
+	return slices.DeleteFunc(found, func(m mount.MountPoint) bool { return m.Path != path }), err
 }
 
 // isListed reports whether the kernel lists a mount at a path, which has no links.
 func (k *kernel) isListed(path string) (bool, error) {
-	found, err := k.mountsBelow(filepath.Dir(path))
+	found, err := k.mountsAt(path)
+	return len(found) > 0, err
+}
+
+// unmountFrom unmounts all at a path, which has no links, and below it.
+func (k *kernel) unmountFrom(ctx context.Context, path string) error {
+	if err := k.unmountBelow(ctx, path); err != nil {
+		return err
+	}
+	found, err := k.mountsAt(path)
 	for i := range found {
-		if found[i].Path == path {
-			return true, nil
+		if e := k.unmountOne(ctx, &found[i]); e != nil {
+			err = errors.Join(err, fmt.Errorf("unmount %s: %w", path, e))
 		}
 	}
-	return false, err
+	return err
 }
 
 func isNFS(fsType string) bool { return fsType == "nfs" || fsType == "nfs4" }

@@ -25,15 +25,19 @@ import (
 )
 
 // nfsProgram stands in for mount(8) of an export, and is executed as that would be. It keeps what it is called with,
-// and mounts a tmpfs there. An export that is called "refused" it refuses, and one that is called "late" it mounts
-// and then fails.
+// and mounts a tmpfs there. An export that is called "refused" it refuses, one that is called "late" it mounts and then
+// fails, and instead of one that is called "another" or "folder" it mounts something else.
 const nfsProgram = `#!/bin/sh
 echo "$*" >>%[1]s
-for last; do :; done
+while [ "$1" != -- ]; do shift; done
+source=$2 last=$3
 case "$*" in
 *refused*) echo "mount.nfs: access denied by server while mounting" >&2; exit 32;;
+*nothing*) exit 0;;
+*another*) source=fs:/else;;
+*folder*) mount --rbind %[2]s "$last"; exit;;
 esac
-mount -t tmpfs tmpfs "$last" || exit
+mount -t tmpfs "$source" "$last" || exit
 case "$*" in
 *late*) exit 32;;
 esac
@@ -47,7 +51,7 @@ var hanging = func() *childprocess.Program {
 		if err := os.WriteFile(program, []byte(text), 0o700); err != nil {
 			panic(err)
 		}
-		return (&kernel{mounter: func() mount.Interface { return mount.New(program) }, unmount: unmount}).operations()
+		return (&kernel{mounter: listing, mount: program, unmount: unmount}).operations()
 	})
 	p.Name = "microlet-test-nfs"
 	return p
@@ -61,10 +65,8 @@ func nfsKernel(t *testing.T) (table mounter.Table, calls func() []string) {
 	}
 	dir := t.TempDir()
 	log, program := filepath.Join(dir, "calls"), filepath.Join(dir, "mount")
-	if err := os.WriteFile(program, fmt.Appendf(nil, nfsProgram, log), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	k := &kernel{mounter: func() mount.Interface { return mount.New(program) }, unmount: unmount}
+	writeNFSProgram(t, program, log)
+	k := &kernel{mounter: listing, mount: program, unmount: unmount}
 	return k.operations(), func() []string {
 		text, err := os.ReadFile(log)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -72,6 +74,37 @@ func nfsKernel(t *testing.T) (table mounter.Table, calls func() []string) {
 		}
 		return strings.FieldsFunc(string(text), func(r rune) bool { return r == '\n' })
 	}
+}
+
+// writeNFSProgram writes nfsProgram. The folder that it mounts for "folder" has something mounted in it.
+func writeNFSProgram(t *testing.T, program, log string) {
+	t.Helper()
+	folder := t.TempDir()
+	inner := filepath.Join(folder, "inner")
+	if err := errors.Join(os.Mkdir(inner, 0o700), unix.Mount("tmpfs", inner, "tmpfs", 0, ""),
+		os.WriteFile(program, fmt.Appendf(nil, nfsProgram, log, folder), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(inner, 0); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// servers lists each tmpfs with the name of an export as the kernel would list the export.
+type servers struct{ mount.Interface }
+
+func listing() mount.Interface { return servers{mount.New("")} }
+
+func (s servers) List() ([]mount.MountPoint, error) {
+	all, err := s.Interface.List()
+	for i := range all {
+		if m := &all[i]; m.Type == "tmpfs" && strings.Contains(m.Device, ":/") {
+			m.Type = "nfs4"
+		}
+	}
+	return all, err
 }
 
 func nfsManager(t *testing.T, root, boot string, table mounter.Table, c Claims) *Manager {
@@ -104,7 +137,7 @@ func TestNFSOfAPod(t *testing.T) {
 	if got := mounted["data"]; err != nil || got != (Mounted{HostPath: dir, ReadOnly: true}) {
 		t.Fatalf("%+v, %v", got, err)
 	}
-	want := "mount -t nfs -o ro [fd00::1]:/export " + dir
+	want := "-t nfs -o ro -- [fd00::1]:/export " + dir
 	if got := calls(); len(got) != 1 || got[0] != want {
 		t.Errorf("mounted with %q", got)
 	}
@@ -142,7 +175,7 @@ func TestNFSThatIsClaimed(t *testing.T) {
 	if got := mounted["data"]; err != nil || got != (Mounted{HostPath: dir, ReadOnly: true}) {
 		t.Fatalf("%+v, %v", got, err)
 	}
-	if got := calls(); len(got) != 1 || got[0] != "mount -t nfs -o hard,nfsvers=4.2,ro fs:/export "+dir {
+	if got := calls(); len(got) != 1 || got[0] != "-t nfs -o hard,nfsvers=4.2,ro -- fs:/export "+dir {
 		t.Errorf("mounted with %q", got)
 	}
 	if err := m.Unmount(t.Context(), "u1"); err != nil {
@@ -155,9 +188,7 @@ func TestMounterOfNFS(t *testing.T) {
 	table, calls := nfsKernel(t)
 	dir := t.TempDir()
 	log, program := filepath.Join(dir, "calls"), filepath.Join(dir, "mounter")
-	if err := os.WriteFile(program, fmt.Appendf(nil, nfsProgram, log), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	writeNFSProgram(t, program, log)
 	export := &v1.NFSVolumeSource{Server: "fs", Path: "/export"}
 	pv := persistentVolume("pv-1", v1.PersistentVolumeSource{NFS: export})
 	m := New(Options{
@@ -173,7 +204,7 @@ func TestMounterOfNFS(t *testing.T) {
 		}
 	}
 	text, err := os.ReadFile(log)
-	if err != nil || strings.Count(string(text), "mount -t nfs ") != 2 || len(calls()) != 0 {
+	if err != nil || strings.Count(string(text), "mount -t nfs -- fs:/export ") != 2 || len(calls()) != 0 {
 		t.Errorf("mounted with %q, %v; by the default program: %q", text, err, calls())
 	}
 }
@@ -198,6 +229,77 @@ func TestNFSThatCannotBeMounted(t *testing.T) {
 	}
 	if got := calls(); len(got) != 4 {
 		t.Errorf("mounted with %q", got)
+	}
+}
+
+// TestWhatIsMountedIsTheExport: anything else is unmounted, whoever has mounted it.
+func TestWhatIsMountedIsTheExport(t *testing.T) {
+	table, calls := nfsKernel(t)
+	root := t.TempDir()
+	for export, want := range map[string]string{
+		"/another": `"fs:/else" of type nfs4 is mounted instead of fs:/another: name the export as its server does`,
+		"/folder":  `is mounted instead of fs:/folder: name the export as its server does`,
+		"/nothing": `nothing of fs:/nothing is mounted`,
+	} {
+		m := nfsManager(t, root, "boot", table, nil)
+		p := user(v1.VolumeSource{NFS: &v1.NFSVolumeSource{Server: "fs", Path: export}})
+		dir := filepath.Join(root, "pods/u1/volumes/kubernetes.io~nfs/data")
+		if _, err := m.Mount(t.Context(), p); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", export, err, want)
+		}
+		if _, err := os.Lstat(dir); !os.IsNotExist(err) {
+			t.Errorf("%s: the folder: %v", export, err)
+		}
+		// A call that was killed has left something else there.
+		if err := errors.Join(os.MkdirAll(dir, 0o750), unix.Mount("none", dir, "tmpfs", 0, "")); err != nil {
+			t.Fatal(err)
+		}
+		p.Spec.Volumes[0].NFS.Path = "/export"
+		want = `"none" of type tmpfs is mounted instead of fs:/export`
+		if _, err := m.Mount(t.Context(), p); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+		if _, err := m.Mount(t.Context(), p); err != nil {
+			t.Error(err)
+		}
+		if err := m.Unmount(t.Context(), "u1"); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := calls(); len(got) != 6 {
+		t.Errorf("mounted with %q", got)
+	}
+}
+
+// TestNamesOfSources: a child mounts, checks and grows nothing whose name begins with a dash, and makes no file system
+// of a kind that is a path.
+func TestNamesOfSources(t *testing.T) {
+	table := Operations()
+	for _, do := range []func() error{
+		func() error {
+			_, err := mountNFS.Do(t.Context(), table, "x", nfsCall{Export: "-fs:/export", Dir: t.TempDir()})
+			return err
+		},
+		func() error {
+			_, err := mountLocal.Do(t.Context(), table, "x", localCall{Path: "-disk", FSType: "ext4"})
+			return err
+		},
+		func() error {
+			_, err := mountLocal.Do(t.Context(), table, "x", localCall{Path: "/dev/null", FSType: "-ext4"})
+			return err
+		},
+		func() error {
+			_, err := growLocal.Do(t.Context(), table, "x", growCall{Source: "-disk"})
+			return err
+		},
+	} {
+		if err := do(); err == nil || !strings.Contains(err.Error(), "must not begin with '-'") {
+			t.Error(err)
+		}
+	}
+	_, err := mountLocal.Do(t.Context(), table, "x", localCall{Path: "/dev/null", FSType: "../ext4"})
+	if err == nil || !strings.Contains(err.Error(), `local.fsType "../ext4" must be the name of a file system`) {
+		t.Error(err)
 	}
 }
 
@@ -368,5 +470,40 @@ func TestAnExportOfADeadServerIsUnmountedByForce(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestServersAndPathsOfNFS: no child is asked for what is no server or no path.
+func TestServersAndPathsOfNFS(t *testing.T) {
+	for _, c := range []struct {
+		source v1.NFSVolumeSource
+		want   string
+	}{
+		{v1.NFSVolumeSource{Server: "-fs", Path: "/export"}, `nfs.server "-fs" must be the name or the IP address`},
+		{v1.NFSVolumeSource{Server: "fs/x", Path: "/export"}, `nfs.server "fs/x" must be the name or the IP address`},
+		{v1.NFSVolumeSource{Server: "fs x", Path: "/export"}, `nfs.server "fs x" must be the name or the IP address`},
+		{v1.NFSVolumeSource{Server: "", Path: "/export"}, `nfs.server "" must be the name or the IP address`},
+		{v1.NFSVolumeSource{Server: "fs", Path: "export"}, `nfs.path "export" must be an absolute path`},
+	} {
+		foreign := &asked{}
+		pv := persistentVolume("pv-1", v1.PersistentVolumeSource{NFS: &c.source})
+		m := New(Options{
+			RootDir: t.TempDir(), Objects: &api{}, Tokens: &api{}, Mounter: mount.New(""), Foreign: foreign, BootID: "boot",
+			Claims: &claimed{volumes: map[string]*v1.PersistentVolume{"data": pv}},
+		})
+		own := user(v1.VolumeSource{NFS: &c.source})
+		errs := []error{m.Check(t.Context(), own)}
+		for _, p := range []*v1.Pod{own, claimant("u2", false)} {
+			_, err := m.Mount(t.Context(), p)
+			errs = append(errs, err)
+		}
+		for i, err := range errs {
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%d: %v, want %s", i, err, c.want)
+			}
+		}
+		if len(foreign.calls) > 0 {
+			t.Errorf("a child was asked: %q", foreign.calls)
+		}
 	}
 }
