@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"slices"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
 )
 
@@ -19,6 +21,7 @@ import (
 type hostPath struct {
 	foreign mounter.Mounter
 	private func(p *v1.Pod) string // see Options.Private
+	log     *slog.Logger
 
 	mu sync.Mutex
 	// checked are the volumes whose type was found right: the kubelet too looks once, when
@@ -50,12 +53,12 @@ func (h *hostPath) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
 	if climbs(source.Path) {
 		return Mounted{}, fmt.Errorf("invalid HostPath `%s`: must not contain '..'", source.Path)
 	}
-	// Without a type the path is not even looked at, like in the kubelet: its file system may hang.
-	if source.Type != nil && *source.Type != v1.HostPathUnset {
-		c := hostPathCall{Path: source.Path, Type: *source.Type, Private: h.private(s.Pod)}
-		if _, err := checkHostPath.Do(ctx, h.foreign, c.Path, c); err != nil {
-			return Mounted{}, err
-		}
+	c := hostPathCall{Path: source.Path, Private: h.private(s.Pod)}
+	if source.Type != nil {
+		c.Type = *source.Type
+	}
+	if err := h.check(ctx, s, c); err != nil {
+		return Mounted{}, err
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -63,6 +66,20 @@ func (h *hostPath) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
 		h.checked[s.Pod.UID] = append(names, s.Volume.Name)
 	}
 	return h.mounted(s), nil
+}
+
+func (h *hostPath) check(ctx context.Context, s *Spec, c hostPathCall) error {
+	if c.Type == v1.HostPathUnset && c.Private == "" {
+		return nil
+	}
+	state, err := checkHostPath.Do(ctx, h.foreign, c.Path, c)
+	if err == nil || c.Type != v1.HostPathUnset || state.Own || ctx.Err() != nil {
+		return err
+	}
+	// Without a type the kubelet does not even look at the path. What hangs there, the runtime will see.
+	h.log.Warn("a hostPath cannot be looked at, so the runtime is left to mount it", logkey.PodUID, s.Pod.UID,
+		"volume", s.Volume.Name, "path", c.Path, logkey.Err, err)
+	return nil
 }
 
 // hostPathCall asks whether a path is of a type, and may make it.
@@ -73,14 +90,19 @@ type hostPathCall struct {
 	Private string
 }
 
-func (c *hostPathCall) do() error {
-	if err := reaches(c.Private, c.Path); err != nil {
-		return err
+// hostPathState says whether the path is in the folder that it must not be in.
+type hostPathState struct{ Own bool }
+
+func (c *hostPathCall) do() (hostPathState, error) {
+	err := reaches(c.Private, c.Path)
+	switch {
+	case errors.Is(err, errOwn):
+		return hostPathState{Own: true}, err
+	case c.Type == v1.HostPathUnset:
+		return hostPathState{}, nil // what else is wrong with it, the runtime says
 	}
-	if c.Type == v1.HostPathUnset {
-		return nil
-	}
-	return makeOfType(c.Path, c.Type)
+	err = c.makeOfType()
+	return hostPathState{Own: errors.Is(err, errOwn)}, err
 }
 
 // forget drops what was noted of a pod.
@@ -104,24 +126,17 @@ var hostPathTypes = map[v1.HostPathType]struct {
 	v1.HostPathBlockDev:          {v1.HostPathBlockDev, "block device"},
 }
 
-// makeOfType checks that what is at path is of the type, and makes it if the type says so and
-// nothing is there.
-func makeOfType(path string, kind v1.HostPathType) error {
+// makeOfType checks that what is at the path is of the type, and makes it if the type says so and nothing is there.
+func (c *hostPathCall) makeOfType() error {
+	path, kind := c.Path, c.Type
 	wanted, known := hostPathTypes[kind]
 	if !known {
 		return fmt.Errorf("%s is an invalid volume type", kind)
 	}
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		switch kind {
-		case v1.HostPathDirectoryOrCreate:
-			return os.MkdirAll(path, 0o755)
-		case v1.HostPathFileOrCreate:
-			f, err := os.OpenFile(path, os.O_CREATE, 0o644)
-			if err != nil {
-				return err
-			}
-			return f.Close()
+		if kind == v1.HostPathDirectoryOrCreate || kind == v1.HostPathFileOrCreate {
+			return makeAt(c.Private, path, kind == v1.HostPathFileOrCreate)
 		}
 		err = fmt.Errorf("path %q does not exist", path)
 	}

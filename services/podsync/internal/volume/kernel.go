@@ -14,7 +14,7 @@ import (
 
 // The operations on paths that may lie on a foreign file system, or below which something foreign may be mounted.
 var (
-	checkHostPath  = mounter.Operation[hostPathCall, struct{}]{Name: "check hostPath"}
+	checkHostPath  = mounter.Operation[hostPathCall, hostPathState]{Name: "check hostPath"}
 	prepareSubPath = mounter.Operation[subPathCall, subPathState]{Name: "prepare subPath"}
 	makeEmptyDir   = mounter.Operation[emptyDirCall, struct{}]{Name: "make emptyDir"}
 	giveVolume     = mounter.Operation[giveCall, refusals]{
@@ -62,9 +62,7 @@ type kernel struct {
 
 func (k *kernel) operations() mounter.Table {
 	t := mounter.Table{}
-	mounter.Handle(t, checkHostPath, func(_ context.Context, c hostPathCall) (struct{}, error) {
-		return struct{}{}, c.do()
-	})
+	mounter.Handle(t, checkHostPath, func(_ context.Context, c hostPathCall) (hostPathState, error) { return c.do() })
 	mounter.Handle(t, prepareSubPath, func(_ context.Context, c subPathCall) (subPathState, error) { return c.do() })
 	mounter.Handle(t, makeEmptyDir, func(_ context.Context, c emptyDirCall) (struct{}, error) {
 		return struct{}{}, c.do(k.mounter())

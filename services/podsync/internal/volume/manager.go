@@ -188,7 +188,9 @@ func New(opts Options) *Manager {
 		allocatable: opts.Allocatable,
 		scratch:     filepath.Join(opts.RootDir, "plugins", emptyDirName),
 	}
-	m.nodes = &hostPath{foreign: opts.Foreign, private: opts.Private, checked: map[types.UID][]string{}}
+	m.nodes = &hostPath{
+		foreign: opts.Foreign, private: opts.Private, log: opts.Log, checked: map[types.UID][]string{},
+	}
 	told := events{opts.Events}
 	m.local = &localVolumes{
 		root: opts.RootDir, foreign: opts.Foreign, subPaths: SubPaths{opts.RootDir, opts.Foreign}, private: opts.Private,

@@ -106,7 +106,7 @@ func (k *kernel) unmountOne(ctx context.Context, m *mount.MountPoint) error {
 // unmount unmounts what is at a path of the kernel's list of mounts. Such a path has no symbolic
 // links, and one that a pod has put into the way since leads nowhere.
 func unmount(path string, flags int) error {
-	parent, err := openWithoutLinks(filepath.Dir(path))
+	parent, err := openWithoutLinks(filepath.Dir(path), func(int) error { return nil })
 	if err != nil {
 		return err
 	}
@@ -115,8 +115,9 @@ func unmount(path string, flags int) error {
 		unix.UMOUNT_NOFOLLOW|flags)
 }
 
-// openWithoutLinks opens a folder name by name, so that its path may be of any length.
-func openWithoutLinks(path string) (int, error) {
+// openWithoutLinks opens a folder name by name, so that its path may be of any length. Each folder on the way must
+// pass.
+func openWithoutLinks(path string, pass func(fd int) error) (int, error) {
 	const flags = unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	fd, err := unix.Open("/", flags, 0)
 	if err != nil {
@@ -127,6 +128,10 @@ func openWithoutLinks(path string) (int, error) {
 		_ = unix.Close(fd)
 		if err != nil {
 			return -1, fmt.Errorf("open %s on the way: %w", name, err)
+		}
+		if err := pass(next); err != nil {
+			_ = unix.Close(next)
+			return -1, err
 		}
 		fd = next
 	}

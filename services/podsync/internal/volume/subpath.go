@@ -79,15 +79,12 @@ type subPathState struct {
 
 func (c *subPathCall) do() (subPathState, error) {
 	state := subPathState{Tried: true}
-	if err := reaches(c.Private, filepath.Join(c.Volume, c.Path)); err != nil {
-		return state, err
-	}
 	// What is there and is no folder, such as a link to nowhere, the binding refuses.
-	if err := makeSubPath(c.Volume, c.Path); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := makeSubPath(c.Private, c.Volume, c.Path); err != nil && !errors.Is(err, fs.ErrExist) {
 		return state, err
 	}
 	state.Made = true
-	return state, bindSubPath(c.Volume, c.Path, c.Target)
+	return state, bindSubPath(c.Private, c.Volume, c.Path, c.Target)
 }
 
 // CheckSubPath refuses a subPath that does not stay below its volume even as text.
@@ -103,7 +100,7 @@ func CheckSubPath(path string) error {
 
 // makeSubPath makes the folders of the path that are missing, with the mode of the volume: a
 // runtime would make them for root alone.
-func makeSubPath(volume, path string) error {
+func makeSubPath(own, volume, path string) error {
 	base, err := filepath.EvalSymlinks(volume)
 	if err != nil {
 		return err
@@ -126,19 +123,28 @@ func makeSubPath(volume, path string) error {
 		}
 		there, missing = next, missing[1:]
 	}
-	parent, err := openBelow(base, there, unix.O_DIRECTORY)
+	parent, err := openBelow(own, base, there)
 	if err != nil {
 		return err
 	}
-	for _, name := range missing {
-		child, err := makeFolder(parent, name, info.Mode())
-		if err != nil {
-			return errors.Join(err, parent.Close())
+	return errors.Join(makeFolders(parent, missing, info.Mode()), parent.Close())
+}
+
+// makeFolders makes folders in the open folder, each in the one before.
+func makeFolders(folder *os.File, names []string, mode fs.FileMode) error {
+	parent := folder
+	for _, name := range names {
+		child, err := makeFolder(parent, name, mode)
+		if parent != folder {
+			_ = parent.Close() // nothing was written to it
 		}
-		if err := parent.Close(); err != nil {
-			return errors.Join(err, child.Close())
+		if err != nil {
+			return err
 		}
 		parent = child
+	}
+	if parent == folder {
+		return nil
 	}
 	return parent.Close()
 }
@@ -163,9 +169,9 @@ func makeFolder(parent *os.File, name string, mode fs.FileMode) (*os.File, error
 	return child, nil
 }
 
-// openBelow opens what is at the path, which has no symbolic links, if it is in base. A link
-// that somebody puts into the way meanwhile leads nowhere outside of base.
-func openBelow(base, path string, flags int) (*os.File, error) {
+// openBelow opens what is at the path, which has no symbolic links, if it is in base and not in own. A link that
+// somebody puts into the way meanwhile is not followed.
+func openBelow(own, base, path string) (*os.File, error) {
 	rel, err := filepath.Rel(base, path)
 	if err != nil {
 		return nil, err
@@ -173,16 +179,28 @@ func openBelow(base, path string, flags int) (*os.File, error) {
 	if !filepath.IsLocal(rel) {
 		return nil, fmt.Errorf("%s is outside of %s", path, base)
 	}
-	root, err := os.OpenRoot(base)
+	keep, err := keepOut(own)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = root.Close() }() // nothing was written through it
-	return root.OpenFile(rel, flags|unix.O_CLOEXEC, 0)
+	parent, err := openWithoutLinks(filepath.Dir(path), keep)
+	if err != nil {
+		return nil, fmt.Errorf("%s %w", path, err)
+	}
+	fd, err := unix.Openat(parent, filepath.Base(path), unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	_ = unix.Close(parent)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	if err := keep(fd); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("%s %w", path, err)
+	}
+	return os.NewFile(uintptr(fd), path), nil
 }
 
 // bindSubPath binds what is at the path to target, unless it is bound there already.
-func bindSubPath(volume, path, target string) error {
+func bindSubPath(own, volume, path, target string) error {
 	base, err := filepath.EvalSymlinks(volume)
 	if err != nil {
 		return err
@@ -193,7 +211,7 @@ func bindSubPath(volume, path, target string) error {
 	}
 	// A folder on which something is mounted when it is first used is used so.
 	_, _ = os.Lstat(real + "/")
-	source, err := openBelow(base, real, unix.O_PATH)
+	source, err := openBelow(own, base, real)
 	if err != nil {
 		return err
 	}
