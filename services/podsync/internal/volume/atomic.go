@@ -107,7 +107,7 @@ func current(root *os.Root, version string, files map[string]file) bool {
 		if !ok {
 			return fs.ErrNotExist
 		}
-		if err := holds(root, path, want.data); err != nil {
+		if err := holds(root, path, want.content()); err != nil {
 			return err
 		}
 		seen++
@@ -187,7 +187,7 @@ func writeFile(version *os.Root, path string, f file) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, to.Close()) }()
-	if _, err := to.Write(f.data); err != nil {
+	if _, err := to.Write(f.content()); err != nil {
 		return err
 	}
 	if err := to.Chmod(mode); err != nil { // the umask

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -17,64 +16,79 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/podconfig/downward"
 )
 
-// file is one file of a volume.
+// file is one file of a volume. Its content is text or data, which it shares with the object that it is of.
 type file struct {
+	text string
 	data []byte
 	mode int32
 	// owner of the file; nil is root.
 	owner *int64
 }
 
+func (f *file) content() []byte {
+	if f.text != "" {
+		return []byte(f.text)
+	}
+	return f.data
+}
+
+// takes is what the file takes on a file system.
+func (f *file) takes() int64 {
+	return (int64(len(f.text)+len(f.data)) + filePage - 1) / filePage * filePage
+}
+
 // errNoMode is a volume that the apiserver did not default.
 var errNoMode = errors.New("no defaultMode used, not even the default value for it")
 
+// errTooLarge is a volume whose files take more than they may.
+var errTooLarge = errors.New("the volume is too large")
+
 // projected gathers the files of all sources. All that is missing is reported at once.
-func (m *Manager) projected(ctx context.Context, s *Spec) (map[string]file, error) {
+func (m *Manager) projected(ctx context.Context, s *Spec, into *gathering) error {
 	volume := s.Volume.Projected
 	if volume.DefaultMode == nil {
-		return nil, errNoMode
+		return errNoMode
 	}
-	files, all := map[string]file{}, attributes{*volume.DefaultMode, volume.DefaultUser}
+	all := attributes{*volume.DefaultMode, volume.DefaultUser}
 	var errs []error
 	for i := range volume.Sources {
-		some, err := m.source(ctx, s, i, all)
-		if err != nil {
-			errs = append(errs, err)
-			continue
+		err := m.source(ctx, s, i, all, into)
+		if errors.Is(err, errTooLarge) {
+			return err
 		}
-		maps.Copy(files, some) // a later source wins a path
+		errs = append(errs, err)
 	}
-	return files, utilerrors.NewAggregate(errs)
+	return utilerrors.NewAggregate(errs)
 }
 
 // The volumes of one source are projections of it.
 
-func (m *Manager) configMapVolume(ctx context.Context, s *Spec) (map[string]file, error) {
+func (m *Manager) configMapVolume(ctx context.Context, s *Spec, into *gathering) error {
 	v := s.Volume.ConfigMap
 	if v.DefaultMode == nil {
-		return nil, errNoMode
+		return errNoMode
 	}
 	return m.configMap(ctx, s.Pod,
 		&v1.ConfigMapProjection{LocalObjectReference: v.LocalObjectReference, Items: v.Items, Optional: v.Optional},
-		attributes{*v.DefaultMode, v.DefaultUser})
+		attributes{*v.DefaultMode, v.DefaultUser}, into)
 }
 
-func (m *Manager) secretVolume(ctx context.Context, s *Spec) (map[string]file, error) {
+func (m *Manager) secretVolume(ctx context.Context, s *Spec, into *gathering) error {
 	v := s.Volume.Secret
 	if v.DefaultMode == nil {
-		return nil, errNoMode
+		return errNoMode
 	}
 	return m.secret(ctx, s.Pod, &v1.SecretProjection{
 		LocalObjectReference: v1.LocalObjectReference{Name: v.SecretName}, Items: v.Items, Optional: v.Optional},
-		attributes{*v.DefaultMode, v.DefaultUser})
+		attributes{*v.DefaultMode, v.DefaultUser}, into)
 }
 
-func (m *Manager) downwardVolume(_ context.Context, s *Spec) (map[string]file, error) {
+func (m *Manager) downwardVolume(_ context.Context, s *Spec, into *gathering) error {
 	v := s.Volume.DownwardAPI
 	if v.DefaultMode == nil {
-		return nil, errNoMode
+		return errNoMode
 	}
-	return m.downward(s.Pod, &v1.DownwardAPIProjection{Items: v.Items}, attributes{*v.DefaultMode, v.DefaultUser})
+	return m.downward(s.Pod, &v1.DownwardAPIProjection{Items: v.Items}, attributes{*v.DefaultMode, v.DefaultUser}, into)
 }
 
 // attributes are those of a volume's files. podfields lets no pod set an owner while the gate of that is off.
@@ -84,9 +98,9 @@ type attributes struct {
 	owner *int64
 }
 
-// file is one with these attributes, unless it has its own.
-func (a attributes) file(data []byte, mode *int32, owner *int64) file {
-	f := file{data: data, mode: a.mode, owner: a.owner}
+// file gives a file these attributes, unless it has its own.
+func (a attributes) file(f file, mode *int32, owner *int64) file {
+	f.mode, f.owner = a.mode, a.owner
 	if mode != nil {
 		f.mode = *mode
 	}
@@ -99,7 +113,7 @@ func (a attributes) file(data []byte, mode *int32, owner *int64) file {
 // credential is a file for the pod's user alone, where the pod has one: the owner of the file if one is given, else the
 // user whom all containers run as.
 func (a attributes) credential(p *v1.Pod, data []byte, owner *int64) file {
-	f := a.file(data, nil, owner)
+	f := a.file(file{data: data}, nil, owner)
 	if f.owner == nil {
 		f.owner = soleUser(p)
 	}
@@ -110,56 +124,59 @@ func (a attributes) credential(p *v1.Pod, data []byte, owner *int64) file {
 }
 
 // source gathers the files of one source of a projected volume.
-func (m *Manager) source(ctx context.Context, s *Spec, index int, all attributes) (map[string]file, error) {
+func (m *Manager) source(ctx context.Context, s *Spec, index int, all attributes, into *gathering) error {
 	p, source := s.Pod, &s.Volume.Projected.Sources[index]
 	switch {
 	case source.ServiceAccountToken != nil:
-		return m.token(ctx, p, source.ServiceAccountToken, all)
+		return m.token(ctx, p, source.ServiceAccountToken, all, into)
 	case source.ConfigMap != nil:
-		return m.configMap(ctx, p, source.ConfigMap, all)
+		return m.configMap(ctx, p, source.ConfigMap, all, into)
 	case source.Secret != nil:
-		return m.secret(ctx, p, source.Secret, all)
+		return m.secret(ctx, p, source.Secret, all, into)
 	case source.DownwardAPI != nil:
-		return m.downward(p, source.DownwardAPI, all)
+		return m.downward(p, source.DownwardAPI, all, into)
 	case source.ClusterTrustBundle != nil:
-		return m.trustBundle(ctx, p, source.ClusterTrustBundle, all)
+		return m.trustBundle(ctx, p, source.ClusterTrustBundle, all, into)
 	case source.PodCertificate != nil:
-		return m.certificate(ctx, p, podcertificate.Place{Volume: s.Volume.Name, Source: index}, source.PodCertificate, all)
+		at := podcertificate.Place{Volume: s.Volume.Name, Source: index}
+		return m.certificate(ctx, p, at, source.PodCertificate, all, into)
 	default:
-		return nil, errors.New("this kind of projection is not built")
+		return errors.New("this kind of projection is not built")
 	}
 }
 
-func (m *Manager) trustBundle(ctx context.Context, p *v1.Pod, s *v1.ClusterTrustBundleProjection,
-	all attributes) (map[string]file, error) {
+func (m *Manager) trustBundle(ctx context.Context, p *v1.Pod, s *v1.ClusterTrustBundleProjection, all attributes,
+	into *gathering) error {
 	anchors, err := m.opts.TrustBundles.TrustAnchors(ctx, p.UID, s)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return map[string]file{s.Path: all.credential(p, anchors, s.User)}, nil
+	return into.put(s.Path, all.credential(p, anchors, s.User))
 }
 
 func (m *Manager) certificate(ctx context.Context, p *v1.Pod, at podcertificate.Place, s *v1.PodCertificateProjection,
-	all attributes) (map[string]file, error) {
+	all attributes, into *gathering) error {
 	bundle, err := m.opts.Certificates.Bundle(ctx, p, at, s)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	files := map[string]file{}
 	for path, data := range map[string][]byte{
 		s.CredentialBundlePath: slices.Concat(bundle.Key, bundle.Chain),
 		s.KeyPath:              bundle.Key,
 		s.CertificateChainPath: bundle.Chain,
 	} {
-		if path != "" {
-			files[path] = all.credential(p, data, s.User)
+		if path == "" {
+			continue
+		}
+		if err := into.put(path, all.credential(p, data, s.User)); err != nil {
+			return err
 		}
 	}
-	return files, nil
+	return nil
 }
 
-func (m *Manager) token(ctx context.Context, p *v1.Pod, s *v1.ServiceAccountTokenProjection,
-	all attributes) (map[string]file, error) {
+func (m *Manager) token(ctx context.Context, p *v1.Pod, s *v1.ServiceAccountTokenProjection, all attributes,
+	into *gathering) error {
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: s.ExpirationSeconds,
 		BoundObjectRef: &authenticationv1.BoundObjectReference{
@@ -174,77 +191,85 @@ func (m *Manager) token(ctx context.Context, p *v1.Pod, s *v1.ServiceAccountToke
 	}
 	answer, err := m.opts.Tokens.Token(ctx, p.Namespace, p.Spec.ServiceAccountName, request)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return map[string]file{s.Path: all.credential(p, []byte(answer.Status.Token), s.User)}, nil
+	return into.put(s.Path, all.credential(p, []byte(answer.Status.Token), s.User))
 }
 
-func (m *Manager) configMap(ctx context.Context, p *v1.Pod, s *v1.ConfigMapProjection,
-	all attributes) (map[string]file, error) {
+func (m *Manager) configMap(ctx context.Context, p *v1.Pod, s *v1.ConfigMapProjection, all attributes,
+	into *gathering) error {
 	optional := s.Optional != nil && *s.Optional
 	object, err := m.opts.Objects.ConfigMap(ctx, p.Namespace, s.Name)
 	if optional && apierrors.IsNotFound(err) {
 		object, err = &v1.ConfigMap{}, nil
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
-	data := maps.Clone(object.BinaryData)
-	if data == nil {
-		data = make(map[string][]byte, len(object.Data))
+	keys := make(map[string]file, len(object.BinaryData)+len(object.Data))
+	for k, data := range object.BinaryData {
+		keys[k] = file{data: data}
 	}
 	for k, text := range object.Data {
-		data[k] = []byte(text)
+		keys[k] = file{text: text}
 	}
-	return pick(data, s.Items, all, optional, "configmap references non-existent config key: %s")
+	return pick(keys, s.Items, all, optional, "configmap references non-existent config key: %s", into)
 }
 
-func (m *Manager) secret(ctx context.Context, p *v1.Pod, s *v1.SecretProjection,
-	all attributes) (map[string]file, error) {
+func (m *Manager) secret(ctx context.Context, p *v1.Pod, s *v1.SecretProjection, all attributes,
+	into *gathering) error {
 	optional := s.Optional != nil && *s.Optional
 	object, err := m.opts.Objects.Secret(ctx, p.Namespace, s.Name)
 	if optional && apierrors.IsNotFound(err) {
 		object, err = &v1.Secret{}, nil
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return pick(object.Data, s.Items, all, optional, "references non-existent secret key: %s")
+	keys := make(map[string]file, len(object.Data))
+	for k, data := range object.Data {
+		keys[k] = file{data: data}
+	}
+	return pick(keys, s.Items, all, optional, "references non-existent secret key: %s", into)
 }
 
 // pick takes the keys that items name to the paths that they name, or all keys.
-func pick(data map[string][]byte, items []v1.KeyToPath, all attributes, optional bool,
-	missing string) (map[string]file, error) {
-	files := make(map[string]file, len(data))
+func pick(keys map[string]file, items []v1.KeyToPath, all attributes, optional bool, missing string,
+	into *gathering) error {
 	if len(items) == 0 {
-		for k, content := range data {
-			files[k] = all.file(content, nil, nil)
+		for k, f := range keys {
+			if err := into.put(k, all.file(f, nil, nil)); err != nil {
+				return err
+			}
 		}
-		return files, nil
+		return nil
 	}
 	for _, item := range items {
-		content, ok := data[item.Key]
+		f, ok := keys[item.Key]
 		if !ok {
 			if optional {
 				continue
 			}
-			return nil, fmt.Errorf(missing, item.Key)
+			return fmt.Errorf(missing, item.Key)
 		}
-		files[item.Path] = all.file(content, item.Mode, item.User)
+		if err := into.put(item.Path, all.file(f, item.Mode, item.User)); err != nil {
+			return err
+		}
 	}
-	return files, nil
+	return nil
 }
 
-func (m *Manager) downward(p *v1.Pod, s *v1.DownwardAPIProjection, all attributes) (map[string]file, error) {
-	files := make(map[string]file, len(s.Items))
+func (m *Manager) downward(p *v1.Pod, s *v1.DownwardAPIProjection, all attributes, into *gathering) error {
 	var errs []error
 	for i := range s.Items {
 		item := &s.Items[i]
 		text, err := m.downwardText(p, item)
 		errs = append(errs, err)
-		files[item.Path] = all.file([]byte(text), item.Mode, item.User)
+		if err := into.put(item.Path, all.file(file{text: text}, item.Mode, item.User)); err != nil {
+			return err
+		}
 	}
-	return files, utilerrors.NewAggregate(errs)
+	return utilerrors.NewAggregate(errs)
 }
 
 func (m *Manager) downwardText(p *v1.Pod, item *v1.DownwardAPIVolumeFile) (string, error) {

@@ -21,7 +21,7 @@ type files struct {
 	// inMemory keeps the files off the disk.
 	inMemory bool
 	handles  func(v *v1.Volume) bool
-	collect  func(ctx context.Context, s *Spec) (map[string]file, error)
+	collect  func(ctx context.Context, s *Spec, into *gathering) error
 }
 
 func (f *files) Name() string { return f.name }
@@ -32,8 +32,22 @@ func (f *files) Refreshes(*Spec) bool { return true }
 
 // Check fetches what SetUp then finds in the caches.
 func (f *files) Check(ctx context.Context, s *Spec) error {
-	_, err := f.collect(ctx, s)
+	_, err := f.gather(ctx, s)
 	return err
+}
+
+// gather collects the files, and refuses the volume while they are collected if they take more than they may.
+func (f *files) gather(ctx context.Context, s *Spec) (map[string]file, error) {
+	taken, name := f.m.taken, s.Volume.Name
+	before := taken.of(s.Pod.UID, name)
+	g := &gathering{files: map[string]file{}, fits: func(bytes int64) error {
+		return taken.set(s.Pod, name, volumeSize{bytes, f.inMemory})
+	}}
+	if err := f.collect(ctx, s, g); err != nil {
+		taken.put(s.Pod.UID, name, before)
+		return nil, err
+	}
+	return g.files, nil
 }
 
 func (f *files) Existing(s *Spec) (Mounted, bool) {
@@ -55,7 +69,7 @@ func (f *files) mounted(s *Spec) Mounted {
 }
 
 func (f *files) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
-	content, err := f.collect(ctx, s)
+	content, err := f.gather(ctx, s)
 	if err != nil {
 		return Mounted{}, err
 	}

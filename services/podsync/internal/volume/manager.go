@@ -152,6 +152,7 @@ type Manager struct {
 	nodes   *hostPath
 	local   *localVolumes
 	checked *checkedClaims
+	taken   *taken
 	// mountInfo is the kernel's list of mounts.
 	mountInfo string
 	// claims, inline and exports are what claims, inline CSI volumes and NFS volumes have come to.
@@ -181,7 +182,7 @@ func New(opts Options) *Manager {
 	m := &Manager{
 		opts: opts, calls: &calls{}, mountInfo: mountlist.File, checked: &checkedClaims{claims: opts.Claims},
 		claims: newNotes(claimName, opts.BootID), inline: newNotes(csivolume.Plugin, opts.BootID),
-		exports: newNotes(nfsName, opts.BootID),
+		exports: newNotes(nfsName, opts.BootID), taken: &taken{pods: map[types.UID]map[string]volumeSize{}},
 	}
 	m.memory = &memory{
 		mounter:     opts.Mounter,
@@ -408,6 +409,7 @@ func (m *Manager) forget(pod types.UID) {
 	}
 	m.nodes.forget(pod)
 	m.checked.forget(pod)
+	m.taken.forget(pod)
 	m.opts.Labels.Forget(pod)
 	m.forgetClaims(pod)
 	m.inline.forget(pod)

@@ -11,7 +11,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	resourcehelper "k8s.io/component-helpers/resource"
 	mount "k8s.io/mount-utils"
 
 	"github.com/microlet/microlet/services/internal/podutil"
@@ -71,10 +70,7 @@ func tmpfsSize(p *v1.Pod, allocatable v1.ResourceList, volume *resource.Quantity
 			size = limit
 		}
 	}
-	if limit, ok := resourcehelper.PodLimits(p, resourcehelper.PodResourcesOptions{})[v1.ResourceMemory]; ok &&
-		memoryLimited(p) {
-		lower(limit.Value())
-	}
+	lower(memoryLimit(p))
 	if volume != nil {
 		lower(volume.Value())
 	}
