@@ -1,11 +1,11 @@
-// Package volumes reports what the volumes, logs and hosts files of pods take.
+// Package volumes reports what the volumes, logs, hosts files and termination logs of pods take.
 //
 // Which volumes have figures, and which of them count as ephemeral storage, is the kubelet's choice: emptyDir,
 // configMap, secret, downwardAPI and projected have some, hostPath and images have none. Those of claims and of CSI
-// drivers are asked for elsewhere. Three things differ from the kubelet. It measures a configMap and its
-// kin once, and logs anew for each summary; here all are measured with volumeStatsAggPeriod. A folder of which a part
-// cannot be read has the sum of the rest. And volumes are measured at most at the rate of a budget, so that on a node
-// with millions of files their figures are older.
+// drivers are asked for elsewhere. Four things differ from the kubelet. It does not count termination logs. It measures
+// a configMap and its kin once, and logs anew for each summary; here all are measured with volumeStatsAggPeriod. A
+// folder of which a part cannot be read has the sum of the rest. And volumes are measured at most at the rate of a
+// budget, so that on a node with millions of files their figures are older.
 package volumes
 
 import (
@@ -191,11 +191,15 @@ func (v *Volumes) folders(root, logs, uid string, p *pods.Pod) *pod {
 		own:  []diskusage.Dir{{Path: filepath.Join(podDir, "etc-hosts")}, {Path: podLogs, Mode: diskusage.Files}},
 	}
 	for _, c := range p.Containers {
-		if !c.Running {
-			continue
-		}
 		if err := names(c.Name); err != nil {
 			v.o.Book.Add(readerrors.Pod, "pod "+uid, err)
+			continue
+		}
+		// The termination logs, one a start, to which a container may write any amount.
+		known.own = append(known.own, diskusage.Dir{
+			Path: filepath.Join(podDir, "containers", c.Name), Mode: diskusage.Files,
+		})
+		if !c.Running {
 			continue
 		}
 		known.logs[c.Name] = diskusage.Dir{Path: filepath.Join(podLogs, c.Name), Mode: diskusage.Files}

@@ -104,6 +104,8 @@ func (n *node) full() *pods.Pod {
 	n.file(100, pod, "volumes/kubernetes.io~downward-api/downward/labels")
 	n.file(100, pod, "volumes/kubernetes.io~projected/token/token")
 	n.file(300, pod, "etc-hosts")
+	n.file(20000, pod, "containers/app/0a1b2c3d")
+	n.file(5000, pod, "containers/ended/12345678")
 	logs := filepath.Join(n.logs, "ns_name_"+uid)
 	n.file(9000, logs, "app/0.log")
 	n.file(100, logs, "app/0.log.20260101-000000.gz")
@@ -161,13 +163,13 @@ func TestEachKindOfVolume(t *testing.T) {
 		var ok, also bool
 		logs, ok = v.Logs(uid, "app")
 		own, also = v.Own(uid)
-		return ok && also && own.Inodes == 2
+		return ok && also && own.Inodes == 4
 	})
 	if logs.Bytes != 12288+4096 || logs.Inodes != 2 || logs.Time.IsZero() {
 		t.Errorf("logs: %+v", logs)
 	}
-	if own.Bytes != 4096+8192 || own.Time.IsZero() {
-		t.Errorf("hosts file and own logs: %+v", own)
+	if own.Bytes != 4096+8192+20480+8192 || own.Time.IsZero() {
+		t.Errorf("hosts file, own logs and termination logs: %+v", own)
 	}
 	if f, ok := v.Logs(uid, "ended"); ok {
 		t.Errorf("a container that does not run: %+v", f)
@@ -204,7 +206,8 @@ func TestNoVolumesButLogs(t *testing.T) {
 type busy struct{ measurer }
 
 func (busy) Measurement(d diskusage.Dir) (diskusage.Measurement, bool) {
-	return diskusage.Measurement{Late: strings.HasSuffix(d.Path, "/scratch") || strings.HasSuffix(d.Path, "/app")}, true
+	late := strings.HasSuffix(d.Path, "/scratch") || strings.HasSuffix(d.Path, "_"+uid+"/app")
+	return diskusage.Measurement{Late: late}, true
 }
 
 func TestLateFiguresAreMarked(t *testing.T) {
