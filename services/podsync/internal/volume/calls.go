@@ -36,10 +36,7 @@ func (c *calls) do(ctx context.Context, path string, f func() error) error {
 	result := make(chan error, 1)
 	go func() {
 		result <- f()
-		c.mu.Lock()
-		delete(c.under, path)
-		c.mu.Unlock()
-		close(own.done)
+		c.exit(path, own)
 	}()
 	select {
 	case err := <-result:
@@ -57,6 +54,22 @@ func (c *calls) do(ctx context.Context, path string, f func() error) error {
 	own.left = true
 	c.mu.Unlock()
 	return fmt.Errorf("given up on %s: %w", path, context.Cause(ctx))
+}
+
+// hold keeps all calls from the path until it is released.
+func (c *calls) hold(ctx context.Context, path string) (release func(), err error) {
+	own, err := c.enter(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	return func() { c.exit(path, own) }, nil
+}
+
+func (c *calls) exit(path string, own *call) {
+	c.mu.Lock()
+	delete(c.under, path)
+	c.mu.Unlock()
+	close(own.done)
 }
 
 // enter waits for its turn on the path.

@@ -8,6 +8,7 @@
 //     that exists, and a refresh changes only what differs.
 //   - A subPath never leaves its volume, and a removal never leaves the pod's folders, whatever the processes of the
 //     pod do.
+//   - No refresh removes what a container mounts by a subPath between Hold and its release.
 //   - Unmounting something that is gone succeeds.
 //   - What may lie on a foreign file system is touched by child processes alone (Operations). One that hangs is
 //     abandoned at its deadline. It delays no other pod, and no second call hangs on its path.

@@ -70,6 +70,8 @@ type Volumes interface {
 	Mount(ctx context.Context, p *v1.Pod) (map[string]volume.Mounted, error)
 	// Refresh brings up to date what may have changed.
 	Refresh(ctx context.Context, p *v1.Pod) error
+	// Hold keeps from being renewed, until release is called, what the container mounts of files in volumes.
+	Hold(ctx context.Context, p *v1.Pod, c *v1.Container) (release func(), err error)
 	// Unmount also removes the pod's folder.
 	Unmount(ctx context.Context, uid types.UID) error
 }

@@ -244,6 +244,8 @@ func (n *node) Mount(ctx context.Context, p *v1.Pod) (map[string]volume.Mounted,
 	return nil, nil
 }
 
+func (n *node) Hold(context.Context, *v1.Pod, *v1.Container) (func(), error) { return func() {}, nil }
+
 func (n *node) Unmount(_ context.Context, uid types.UID) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

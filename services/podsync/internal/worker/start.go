@@ -230,17 +230,23 @@ func (w *worker) startContainer(ctx context.Context, p *v1.Pod, s *decide.Start,
 		s.RestartCount = w.deps.Logs.NextRestartCount(podlogs.Pod{Namespace: p.Namespace, Name: p.Name, UID: w.uid},
 			c.Name)
 	}
+	release, err := w.deps.Volumes.Hold(ctx, p, c)
+	if err != nil {
+		return w.misconfigured(p, c.Name, "keep the volumes' files for container ", err)
+	}
 	config, err := w.deps.Config.Container(ctx, p, c, podconfig.ContainerInput{
 		RestartCount: s.RestartCount, ImageRef: present.Ref, ImageUID: present.UID, ImageUser: present.User,
 		PodIPs: at.podIPs, Volumes: at.volumes, ImageVolumes: present.volumes, TargetID: target, UserNamespace: at.users,
 	})
 	if err != nil {
+		release()
 		return w.misconfigured(p, c.Name, "configure container ", err)
 	}
 	check := w.deps.ContainerAdmission.CheckCreated(p, c, present.Image)
 	w.backoff.Started(*s, time.Now())
 	var id string
 	err = w.create(ctx, func(ctx context.Context) (err error) {
+		defer release() // the runtime has mounted what it mounts
 		id, err = w.deps.Runtime.StartContainer(ctx, at.sandboxID, config, at.sandbox, urgent(p), check)
 		return err
 	})
