@@ -1,8 +1,10 @@
 package bus
 
 import (
+	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
@@ -12,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/regularfile"
+	"github.com/microlet/microlet/services/internal/testing/notregular"
 )
 
 func TestGenerateNKeys(t *testing.T) {
@@ -198,4 +202,13 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 			t.Errorf("error is %v, want one that contains %q", err, want)
 		}
 	}
+}
+
+func TestNothingButAFileIsTakenForASeed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "seed")
+	notregular.Each(t, path, func(t *testing.T) {
+		if _, err := readSeed(path); !errors.Is(err, regularfile.ErrNotRegular) {
+			t.Error(err)
+		}
+	})
 }

@@ -5,18 +5,17 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sys/unix"
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/peer"
+	"github.com/microlet/microlet/services/internal/regularfile"
 )
 
 // Options say who connects, and where to.
@@ -74,7 +73,7 @@ const maxSeed = 512
 // readSeed returns the key pair in a user's seed file. It waits for nobody: a service may hold a lease of its file, to
 // which the kernel has others come after 45 s only.
 func readSeed(path string) (nkeys.KeyPair, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	f, err := regularfile.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("nkey seed: %w", err)
 	}

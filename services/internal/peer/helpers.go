@@ -12,6 +12,7 @@ import (
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/regularfile"
 )
 
 // LabelRole is the label of a helper pod, whose value is the role that its processes have.
@@ -55,7 +56,7 @@ func HelperRole(dir, uid string) (role.Role, error) {
 }
 
 func readRecord(path string) (string, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	f, err := regularfile.Open(path)
 	if err != nil {
 		return "", err
 	}

@@ -15,6 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/regularfile"
+	"github.com/microlet/microlet/services/internal/testing/notregular"
 	"github.com/microlet/microlet/services/internal/testing/peertest"
 	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
@@ -311,4 +313,13 @@ func TestAReusedProcessID(t *testing.T) {
 	if _, err := holdByStart(conn, cred); err != nil {
 		t.Errorf("the peer itself: %v", err)
 	}
+}
+
+func TestNothingButAFileIsARecord(t *testing.T) {
+	dir := t.TempDir()
+	notregular.Each(t, filepath.Join(dir, "u1"), func(t *testing.T) {
+		if _, err := HelperRole(dir, "u1"); !errors.Is(err, regularfile.ErrNotRegular) {
+			t.Error(err)
+		}
+	})
 }

@@ -1,7 +1,6 @@
 package samemount
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -9,10 +8,9 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-)
 
-// ErrNotRegular is the error of RegularFile for a folder, a link, a FIFO or a device.
-var ErrNotRegular = errors.New("it is not a regular file")
+	"github.com/microlet/microlet/services/internal/regularfile"
+)
 
 // Folder opens the folder at a relative path below a root. Links and mounts may lead to the root. Below it, each is an
 // error, as of Open.
@@ -45,8 +43,8 @@ func folder(open openFunc, root, path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), whole), nil
 }
 
-// RegularFile opens the file at a relative path below a root for reading, as Folder does a folder. It looks what the
-// file is before it opens it, so that it neither waits for a FIFO nor starts a device.
+// RegularFile opens the file at a relative path below a root for reading, as Folder does a folder. For anything else
+// than a regular file the error is regularfile.ErrNotRegular, and it is not opened.
 func RegularFile(root, path string) (*os.File, error) { return regularFile(opener(), root, path) }
 
 func regularFile(open openFunc, root, path string) (*os.File, error) {
@@ -65,22 +63,7 @@ func regularFile(open openFunc, root, path string) (*os.File, error) {
 	if err != nil {
 		return fail(err)
 	}
-	defer func() { _ = unix.Close(fd) }()
-	var is unix.Stat_t
-	if err := IgnoringEINTR(func() error { return unix.Fstat(fd, &is) }); err != nil {
-		return fail(err)
-	}
-	if is.Mode&unix.S_IFMT != unix.S_IFREG {
-		return fail(ErrNotRegular)
-	}
-	// This is the file that was looked at, whatever has its name by now.
-	var opened int
-	err = IgnoringEINTR(func() (err error) {
-		opened, err = unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-		return err
-	})
-	if err != nil {
-		return fail(err)
-	}
-	return os.NewFile(uintptr(opened), whole), nil
+	looked := os.NewFile(uintptr(fd), whole)
+	defer looked.Close()
+	return regularfile.Looked(looked, whole)
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/microlet/microlet/services/internal/regularfile"
 )
 
 // TestOnlyRegularFilesBelowAreOpened tries both ways of opening with everything that can have the name of a file.
@@ -44,8 +46,8 @@ func TestOnlyRegularFilesBelowAreOpened(t *testing.T) {
 		}
 		f.Close()
 		for path, want := range map[string]error{
-			"a/none": fs.ErrNotExist, "none/file": fs.ErrNotExist, "a/link": ErrNotRegular, "a/inner": ErrNotRegular,
-			"a/fifo": ErrNotRegular, "a/b": ErrNotRegular, "a/bound": unix.EXDEV, "mount/secret": unix.EXDEV,
+			"a/none": fs.ErrNotExist, "none/file": fs.ErrNotExist, "a/link": regularfile.ErrNotRegular, "a/inner": regularfile.ErrNotRegular,
+			"a/fifo": regularfile.ErrNotRegular, "a/b": regularfile.ErrNotRegular, "a/bound": unix.EXDEV, "mount/secret": unix.EXDEV,
 			"out/secret": nil, "a/b/file/x": nil, "../secret": nil, "a/../../x": nil, "/a/b/file": nil, ".": nil,
 		} {
 			f, err := regularFile(open, root, path)

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	folderFlags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK
+	folderFlags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	// lookFlags give a descriptor that shows what a file is, and leave the file itself alone.
 	lookFlags = unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC
 )

@@ -1,12 +1,16 @@
 package ages
 
 import (
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/microlet/microlet/services/internal/regularfile"
+	"github.com/microlet/microlet/services/internal/testing/notregular"
 )
 
 // node is a machine whose time a test sets.
@@ -182,6 +186,15 @@ func FuzzParse(f *testing.F) {
 			if r.Detected < 0 || r.Detected > got.Ran {
 				t.Errorf("%q was detected at %v of %v", id, r.Detected, got.Ran)
 			}
+		}
+	})
+}
+
+func TestNothingButAFileIsOpened(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ages")
+	notregular.Each(t, path, func(t *testing.T) {
+		if _, err := read(path); !errors.Is(err, regularfile.ErrNotRegular) {
+			t.Error(err)
 		}
 	})
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/atomicfile"
 	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/regularfile"
 )
 
 const (
@@ -158,21 +159,20 @@ func copyFile(path string, data []byte, id role.Identity) (changed bool, err err
 	return true, writeFile(path, data, 0o600, id.UID, id.GID)
 }
 
-// holds reports whether path is a regular file that holds data. It follows no link, waits for no FIFO's writer and
-// reads no more than it expects: the file is another user's.
+// holds reports whether path is a regular file that holds data. It reads no more than it expects: the file is another
+// user's.
 func holds(path string, data []byte) (bool, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	f, err := regularfile.Open(path)
 	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENXIO),
-		errors.Is(err, unix.EWOULDBLOCK):
-		// Nothing, a link, a socket, or a file of which its owner holds a lease.
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, regularfile.ErrNotRegular), errors.Is(err, unix.EWOULDBLOCK):
+		// Nothing, something else, or a file of which its owner holds a lease.
 		return false, nil
 	case err != nil:
 		return false, err
 	}
 	defer f.Close()
 	info, err := f.Stat()
-	if err != nil || !info.Mode().IsRegular() || info.Size() != int64(len(data)) {
+	if err != nil || info.Size() != int64(len(data)) {
 		return false, err
 	}
 	old, err := io.ReadAll(io.LimitReader(f, int64(len(data))+1))

@@ -15,6 +15,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/microlet/microlet/services/internal/regularfile"
 )
 
 // Folder of the node's logs.
@@ -56,23 +58,22 @@ func (f Files) Open(name string) (http.File, error) {
 	return nil, fmt.Errorf("open %s: it leads out of the log folders: %w", name, fs.ErrPermission)
 }
 
-// open opens a file or folder below dir. It never waits, as a pipe would make it.
+// open opens a file or folder below dir, and nothing else.
 func open(dir, rel string) (http.File, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, err
 	}
 	defer root.Close()
-	file, err := root.OpenFile(rel, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	file, err := root.OpenFile(rel, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	if errors.Is(err, unix.ENOTDIR) {
+		file, err = regularfile.In(root, rel)
+	}
+	if errors.Is(err, regularfile.ErrNotRegular) {
+		err = fmt.Errorf("%w: %w", err, fs.ErrPermission)
+	}
 	if err != nil {
 		return nil, err
-	}
-	info, err := file.Stat()
-	if err == nil && !info.Mode().IsRegular() && !info.IsDir() {
-		err = fmt.Errorf("open %s: it is no file: %w", rel, fs.ErrPermission)
-	}
-	if err != nil {
-		return nil, errors.Join(err, file.Close())
 	}
 	return file, nil
 }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/microlet/microlet/services/internal/testing/notregular"
 )
 
 // tree makes log folders beside a secret, with links and a pipe.
@@ -267,4 +269,18 @@ func TestJournalEndsWithItsReader(t *testing.T) {
 	if took := time.Since(began); took > queryTimeout/2 {
 		t.Errorf("journalctl went on for %v after its reader had gone", took)
 	}
+}
+
+func TestNothingButFilesAndFoldersIsOpened(t *testing.T) {
+	logs := t.TempDir()
+	if err := os.Symlink("special", filepath.Join(logs, "link")); err != nil {
+		t.Fatal(err)
+	}
+	notregular.Each(t, filepath.Join(logs, "special"), func(t *testing.T) {
+		for _, name := range []string{"/special", "/link"} {
+			if _, err := (Files{logs}).Open(name); !errors.Is(err, fs.ErrPermission) {
+				t.Errorf("%s: %v, want it to be forbidden", name, err)
+			}
+		}
+	})
 }

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/microlet/microlet/services/internal/regularfile"
 )
 
 // The kubelet's names: what follows the log's own.
@@ -104,7 +106,7 @@ func (f file) compress(ctx context.Context) error {
 // compressOne puts a complete compressed file in the place of a log. Until then the log
 // stays, and so it does if anything fails.
 func compressOne(ctx context.Context, name string) (err error) {
-	from, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	from, err := regularfile.Open(name)
 	if err != nil {
 		return fmt.Errorf("compress a log: %w", err)
 	}

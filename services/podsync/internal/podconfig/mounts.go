@@ -15,6 +15,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/microlet/microlet/services/internal/regularfile"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 )
 
@@ -170,7 +171,10 @@ func hostsMount(p *v1.Pod, c *v1.Container, podIPs []string, n *Node) (*runtimea
 // writeInPlace writes a file that running containers may have mounted: it must stay the
 // same file, and is left alone when it already says what it should.
 func writeInPlace(path string, text []byte, mode os.FileMode) error {
-	if !holds(path, text) {
+	switch same, err := holds(path, text); {
+	case err != nil:
+		return err
+	case !same:
 		if err := os.WriteFile(path, text, mode); err != nil {
 			return err
 		}
@@ -180,14 +184,17 @@ func writeInPlace(path string, text []byte, mode os.FileMode) error {
 
 // holds reports whether a file says the text. It reads no more than it expects: root in a container may have made the
 // file as large as the file system lets it.
-func holds(path string, text []byte) bool {
-	f, err := os.Open(path)
+func holds(path string, text []byte) (bool, error) {
+	f, err := regularfile.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
 	if err != nil {
-		return false
+		return false, err
 	}
 	defer f.Close() // only read
 	old, err := io.ReadAll(io.LimitReader(f, int64(len(text))+1))
-	return err == nil && bytes.Equal(old, text)
+	return bytes.Equal(old, text), err
 }
 
 func podHosts(podIPs []string, hostname, domain string, aliases []v1.HostAlias) []byte {

@@ -18,6 +18,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/microlet/microlet/services/internal/regularfile"
+	"github.com/microlet/microlet/services/internal/testing/notregular"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 )
 
@@ -198,4 +200,13 @@ func TestHostsFileThatAContainerMadeLarge(t *testing.T) {
 	if got, err := os.ReadFile(path); err != nil || string(got) != want {
 		t.Errorf("%q, %v", got, err)
 	}
+}
+
+func TestNothingButAFileIsWrittenInPlace(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "etc-hosts")
+	notregular.Each(t, path, func(t *testing.T) {
+		if err := writeInPlace(path, nil, 0o644); !errors.Is(err, regularfile.ErrNotRegular) {
+			t.Error(err)
+		}
+	})
 }

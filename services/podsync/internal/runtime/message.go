@@ -18,6 +18,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/microlet/microlet/services/internal/crilog"
+	"github.com/microlet/microlet/services/internal/regularfile"
 	"github.com/microlet/microlet/services/internal/samemount"
 	"github.com/microlet/microlet/services/podsync/internal/labels"
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
@@ -115,21 +116,13 @@ func Operations() mounter.Table {
 	return t
 }
 
-// end returns the last bytes of the file. It was the container's to write, so only a regular one is read, and a FIFO in
-// its place does not hold the child.
+// end returns the last bytes of the file. It was the container's to write, so only a regular one is opened.
 func (f foreignFile) end() ([]byte, error) {
-	file, err := os.OpenFile(f.Path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	file, err := regularfile.Open(f.Path)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	info, err := file.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = samemount.ErrNotRegular
-	}
-	if err != nil {
-		return nil, err
-	}
 	data, _, err := end(file, maxMessageBytes)
 	return data, err
 }

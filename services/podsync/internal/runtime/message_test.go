@@ -17,6 +17,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/services/internal/crilog"
+	"github.com/microlet/microlet/services/internal/regularfile"
+	"github.com/microlet/microlet/services/internal/testing/notregular"
 	"github.com/microlet/microlet/services/podsync/internal/labels"
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
@@ -277,4 +279,14 @@ func TestLogsOfAPodsMaking(t *testing.T) {
 	if got := read(in("line.log")); got != strings.Repeat("\x00", maxMessageLogBytes) {
 		t.Errorf("of a log of one line the message has %d bytes: %.100q", len(got), got)
 	}
+}
+
+// TestNothingButAFileIsReadForAMessage: the pod made what is in the file's place.
+func TestNothingButAFileIsReadForAMessage(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "message")
+	notregular.Each(t, path, func(t *testing.T) {
+		if _, err := (foreignFile{path}).end(); !errors.Is(err, regularfile.ErrNotRegular) {
+			t.Error(err)
+		}
+	})
 }

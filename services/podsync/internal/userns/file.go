@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/microlet/microlet/services/internal/atomicfile"
+	"github.com/microlet/microlet/services/internal/regularfile"
 )
 
 const (
@@ -59,20 +57,13 @@ func format(r Range) ([]byte, error) {
 }
 
 // read reads the file in a pod's folder; os.ErrNotExist if there is none. Nothing that was put in its place is followed
-// or waited for.
+// or opened.
 func read(dir string) (_ Range, err error) {
-	f, err := os.OpenFile(filepath.Join(dir, fileName), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	f, err := regularfile.Open(filepath.Join(dir, fileName))
 	if err != nil {
 		return Range{}, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	info, err := f.Stat()
-	if err != nil {
-		return Range{}, err
-	}
-	if !info.Mode().IsRegular() {
-		return Range{}, errors.New("it is no regular file")
-	}
 	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
 		return Range{}, err

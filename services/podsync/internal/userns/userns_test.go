@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/microlet/microlet/services/internal/regularfile"
+	"github.com/microlet/microlet/services/internal/testing/notregular"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
@@ -450,6 +452,15 @@ func FuzzFile(f *testing.F) {
 					t.Errorf("%q: %v and %v", text, a, b)
 				}
 			}
+		}
+	})
+}
+
+func TestNothingButAFileIsOpened(t *testing.T) {
+	dir := t.TempDir()
+	notregular.Each(t, filepath.Join(dir, fileName), func(t *testing.T) {
+		if _, err := read(dir); !errors.Is(err, regularfile.ErrNotRegular) {
+			t.Error(err)
 		}
 	})
 }

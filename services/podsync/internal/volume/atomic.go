@@ -14,8 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/microlet/microlet/services/internal/regularfile"
 	"github.com/microlet/microlet/services/internal/removal"
 )
 
@@ -95,7 +94,7 @@ func checkPath(path string) error {
 // current reports whether the version holds exactly these files.
 func current(root *os.Root, version string, files map[string]file) bool {
 	seen := 0
-	err := fs.WalkDir(root.FS(), version, func(path string, d fs.DirEntry, err error) error {
+	err := fs.WalkDir(folders{root}, version, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
@@ -118,7 +117,7 @@ func current(root *os.Root, version string, files map[string]file) bool {
 
 // holds fails unless the path is a file of just this content.
 func holds(root *os.Root, path string, data []byte) error {
-	f, err := root.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	f, err := regularfile.In(root, path)
 	if err != nil {
 		return err
 	}
@@ -127,7 +126,7 @@ func holds(root *os.Root, path string, data []byte) error {
 	if err != nil {
 		return err
 	}
-	if !info.Mode().IsRegular() || info.Size() != int64(len(data)) {
+	if info.Size() != int64(len(data)) {
 		return fs.ErrInvalid
 	}
 	have, err := io.ReadAll(io.LimitReader(f, int64(len(data))+1))

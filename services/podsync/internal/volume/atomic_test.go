@@ -12,6 +12,9 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/microlet/microlet/services/internal/regularfile"
+	"github.com/microlet/microlet/services/internal/testing/notregular"
 )
 
 // exchange puts a link into the place of the version that is written to dir, as a pod may that has the volume's folder
@@ -109,4 +112,34 @@ func TestAVersionOfAnothersMaking(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestNothingButAFileIsCompared: a pod with the volume's folder as a hostPath made what is in the file's place.
+func TestNothingButAFileIsCompared(t *testing.T) {
+	dir := t.TempDir()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	notregular.Each(t, filepath.Join(dir, "f"), func(t *testing.T) {
+		if err := holds(root, "f", nil); !errors.Is(err, regularfile.ErrNotRegular) {
+			t.Error(err)
+		}
+	})
+}
+
+// TestNothingButAFolderIsListed: what was a folder a moment ago may be a device by now.
+func TestNothingButAFolderIsListed(t *testing.T) {
+	dir := t.TempDir()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	notregular.Each(t, filepath.Join(dir, "f"), func(t *testing.T) {
+		if _, err := fs.ReadDir(folders{root}, "f"); !errors.Is(err, unix.ENOTDIR) {
+			t.Error(err)
+		}
+	})
 }

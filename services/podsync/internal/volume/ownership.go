@@ -87,7 +87,7 @@ func give(dir string, group *int64, mask fs.FileMode, begun func(), refused func
 		return nil
 	}
 	var self fs.DirEntry
-	err = fs.WalkDir(root.FS(), ".", func(path string, d fs.DirEntry, err error) error {
+	err = fs.WalkDir(folders{root}, ".", func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil && path != "." && errors.Is(err, fs.ErrNotExist):
 			return nil

@@ -1,7 +1,7 @@
 // Package envfile reads variables from the files that fileKeyRef names (KEP-3721).
 //
-// A container wrote the file and may still change it, so the file is untrusted: the package reads a limited amount,
-// never blocks on it, and never reads outside of the volume. The format is a strict subset of shell syntax:
+// A container wrote the file and may still change it, so the file is untrusted: the package opens only a regular one,
+// reads a limited amount, and never reads outside of the volume. The format is a strict subset of shell syntax:
 // NAME='value'. A value may span several lines, and nothing in it is special. Blank lines, lines that begin with #,
 // and comments after a value are ignored.
 package envfile
@@ -13,7 +13,7 @@ import (
 	"os"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"github.com/microlet/microlet/services/internal/regularfile"
 )
 
 // maxFile is more than the variables of a process may take on Linux.
@@ -27,19 +27,11 @@ func Read(volume, path, name string) (string, error) {
 		return "", err
 	}
 	defer func() { _ = root.Close() }() // nothing was written through it
-	// A named pipe would make an ordinary open wait for its other end.
-	f, err := root.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	f, err := regularfile.In(root, path)
 	if err != nil {
 		return "", err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return "", err
-	}
-	if !info.Mode().IsRegular() {
-		return "", fmt.Errorf("%s is not a regular file", path)
-	}
 	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
 		return "", err

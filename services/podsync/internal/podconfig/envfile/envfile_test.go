@@ -8,6 +8,9 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/microlet/microlet/services/internal/regularfile"
+	"github.com/microlet/microlet/services/internal/testing/notregular"
 )
 
 func TestParse(t *testing.T) {
@@ -95,6 +98,21 @@ func FuzzParse(f *testing.F) {
 		}
 		if strings.Contains(got, "'") {
 			t.Fatalf("the value %q has a quote, which ends it", got)
+		}
+	})
+}
+
+// TestReadOpensNothingElse: the container made what has the file's name.
+func TestReadOpensNothingElse(t *testing.T) {
+	volume := t.TempDir()
+	if err := os.Symlink("f", filepath.Join(volume, "link")); err != nil {
+		t.Fatal(err)
+	}
+	notregular.Each(t, filepath.Join(volume, "f"), func(t *testing.T) {
+		for _, path := range []string{"f", "link"} {
+			if _, err := Read(volume, path, "A"); !errors.Is(err, regularfile.ErrNotRegular) {
+				t.Errorf("%s: %v", path, err)
+			}
 		}
 	})
 }
