@@ -35,6 +35,18 @@ func Open(path string) (*os.File, error) {
 	return Looked(looked, path)
 }
 
+// At opens the file of a name in an open folder for reading.
+func At(dir *os.File, name string) (*os.File, error) {
+	path := filepath.Join(dir.Name(), name)
+	fd, err := again(func() (int, error) { return unix.Openat(int(dir.Fd()), name, look, 0) })
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	looked := os.NewFile(uintptr(fd), path)
+	defer looked.Close()
+	return Looked(looked, path)
+}
+
 // In opens the file at a path below an open folder for reading. Links may lead to it, and none leads out of the folder.
 func In(root *os.Root, path string) (*os.File, error) {
 	whole := filepath.Join(root.Name(), path)
@@ -75,17 +87,19 @@ func Looked(at *os.File, path string) (*os.File, error) {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: ErrNotRegular}
 	}
 	// O_NONBLOCK, because the file's owner may hold a lease of it, for which an open waits.
-	fd, err := open(fmt.Sprintf("/proc/self/fd/%d", at.Fd()))
+	fd, err := again(func() (int, error) {
+		return unix.Open(fmt.Sprintf("/proc/self/fd/%d", at.Fd()), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	})
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-func open(path string) (fd int, err error) {
+// again opens until no signal interrupts it.
+func again(open func() (int, error)) (fd int, err error) {
 	for {
-		fd, err = unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-		if !errors.Is(err, unix.EINTR) {
+		if fd, err = open(); !errors.Is(err, unix.EINTR) {
 			return fd, err
 		}
 	}

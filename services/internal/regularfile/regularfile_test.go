@@ -43,6 +43,16 @@ func newScene(t *testing.T) scene {
 
 func (s scene) open(path string) (*os.File, error) { return Open(s.dir + "/" + path) }
 
+// at opens it by its name in its folder, and without a link in the way.
+func (s scene) at(path string) (*os.File, error) {
+	dir, err := s.root.Open(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	return At(dir, filepath.Base(path))
+}
+
 func (s scene) in(path string) (*os.File, error) { return In(s.root, path) }
 
 func TestOpen(t *testing.T) {
@@ -88,6 +98,7 @@ func TestNothingElseIsOpened(t *testing.T) {
 		for way, open := range map[string]func() (*os.File, error){
 			"Open":          func() (*os.File, error) { return s.open("special") },
 			"In":            func() (*os.File, error) { return s.in("special") },
+			"At":            func() (*os.File, error) { return s.at("special") },
 			"In, by a link": func() (*os.File, error) { return s.in("to") },
 		} {
 			if f, err := open(); !errors.Is(err, ErrNotRegular) {
@@ -107,8 +118,8 @@ func TestADeviceIsNotOpenedInARace(t *testing.T) {
 	}
 	defer linktest.Race(file, device)()
 	opened, refused := 0, 0
-	for i := 0; i < 2000 || opened == 0 || refused == 0; i++ {
-		f, err := [...]func(string) (*os.File, error){s.open, s.in}[i%2]("a/file")
+	for i := 0; i < 3000 || opened == 0 || refused == 0; i++ {
+		f, err := [...]func(string) (*os.File, error){s.open, s.in, s.at}[i%3]("a/file")
 		switch {
 		case err == nil:
 			opened++

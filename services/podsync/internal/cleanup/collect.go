@@ -13,6 +13,7 @@ import (
 	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/podlogs"
 )
 
 // dead is a container that does not run.
@@ -127,7 +128,7 @@ func (c *Cleanup) removeOldest(ctx context.Context, list []dead, n int) ([]dead,
 }
 
 // removeContainer removes a dead container. Its logs go first: a container that is still
-// there is found again in the next round, a log without one is not.
+// there is found again in the next round, a log without one is not. One that is behind a link stays.
 func (c *Cleanup) removeContainer(ctx context.Context, container *pod.Container) error {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
@@ -143,16 +144,20 @@ func (c *Cleanup) removeContainer(ctx context.Context, container *pod.Container)
 	if err != nil {
 		return fmt.Errorf("log of container %s: %w", container.ID, err)
 	}
+	var logs error
 	if path != "" {
-		if err := c.Logs.RemoveContainer(path); err != nil {
-			return fmt.Errorf("log of container %s: %w", container.ID, err)
+		if logs = c.Logs.RemoveContainer(path); logs != nil {
+			logs = fmt.Errorf("log of container %s: %w", container.ID, logs)
+		}
+		if logs != nil && !podlogs.IsElsewhere(logs) {
+			return logs
 		}
 	}
 	if err := c.Runtime.RemoveContainer(ctx, container.ID); err != nil {
-		return fmt.Errorf("remove container %s: %w", container.ID, err)
+		return errors.Join(logs, fmt.Errorf("remove container %s: %w", container.ID, err))
 	}
 	c.Metrics.removed.WithLabelValues("container").Inc()
-	return nil
+	return logs
 }
 
 func (c *Cleanup) removeSandbox(ctx context.Context, id string) error {

@@ -2,6 +2,7 @@ package cleanup
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -145,6 +146,27 @@ func TestLogsGoWithTheirContainer(t *testing.T) {
 		if err != nil || len(left) != want {
 			t.Errorf("logs of container %s: %v, %v; want %d", id, left, err, want)
 		}
+	}
+}
+
+// TestALogBehindALinkKeepsNoContainer: a pod that may write to the folder of all logs puts a link in the place of one.
+func TestALogBehindALinkKeepsNoContainer(t *testing.T) {
+	var m machine
+	c := m.cleanup(t, "p")
+	m.containers("p", "web/2", "web/1")
+	outside := t.TempDir()
+	if err := errors.Join(os.WriteFile(filepath.Join(outside, "0.log"), nil, 0o600),
+		os.Symlink(outside, filepath.Join(m.logDir, "1"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.round(t.Context()); err == nil || m.failed == nil {
+		t.Errorf("%v, and ContainerGCFailed for %v: the log that stays is not reported", err, m.failed)
+	}
+	if want := []string{"remove 1"}; !slices.Equal(m.touched, want) {
+		t.Errorf("touched %q, want %q", m.touched, want)
+	}
+	if _, err := os.Stat(filepath.Join(outside, "0.log")); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/microlet/microlet/services/internal/regularfile"
+	"github.com/microlet/microlet/services/internal/samemount"
 )
 
 // The kubelet's names: what follows the log's own.
@@ -28,36 +29,69 @@ const (
 // errMissing says that there is no log at a container's log path.
 var errMissing = errors.New("the log is missing")
 
-// file is the path of a container's present log.
-type file string
+// file is a container's present log: its name in the folder, which is open. Links and mounts lead to the folder of all
+// logs, and from there on to nothing.
+type file struct {
+	dir  *os.File
+	name string
+}
 
-func (f file) size() (int64, error) {
-	info, err := os.Stat(string(f))
+// open opens the folder of a log, whose path is <folder of all logs>/<pod>/<container>/<name>. errMissing says that it
+// is not there.
+func open(path string) (*file, error) {
+	container, name := filepath.Split(filepath.Clean(path))
+	pod := filepath.Dir(filepath.Clean(container))
+	dir, err := samemount.Folder(filepath.Dir(pod), filepath.Join(filepath.Base(pod), filepath.Base(container)))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, errMissing
+	}
+	if err != nil {
+		return nil, fmt.Errorf("folder of the log: %w", err)
+	}
+	return &file{dir, name}, nil
+}
+
+func (f *file) close() { _ = f.dir.Close() } // its files are closed one by one
+
+func (f *file) at() int { return int(f.dir.Fd()) }
+
+// failed says what could not be done to a file of the folder.
+func (f *file) failed(op, name string, err error) error {
+	return &fs.PathError{Op: op, Path: filepath.Join(f.dir.Name(), name), Err: err}
+}
+
+func (f *file) size() (int64, error) {
+	var info unix.Stat_t
+	err := unix.Fstatat(f.at(), f.name, &info, unix.AT_SYMLINK_NOFOLLOW)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return 0, errMissing
-	case err != nil:
-		return 0, fmt.Errorf("size of the log: %w", err)
+	case err == nil && info.Mode&unix.S_IFMT != unix.S_IFREG:
+		err = regularfile.ErrNotRegular
 	}
-	return info.Size(), nil
+	if err != nil {
+		return 0, fmt.Errorf("size of the log: %w", f.failed("stat", f.name, err))
+	}
+	return info.Size, nil
 }
 
-// older returns the rotated logs, oldest first, and what earlier rotations left behind: files
-// that were being written, and logs whose compressed form is complete.
-func (f file) older() (logs, leftovers []string, err error) {
-	entries, err := os.ReadDir(filepath.Dir(string(f)))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, nil
+// older returns the names of the rotated logs, oldest first, and of what earlier rotations left behind: files that were
+// being written, and logs whose compressed form is complete.
+func (f *file) older() (logs, leftovers []string, err error) {
+	var entries []fs.DirEntry
+	if _, err = f.dir.Seek(0, io.SeekStart); err == nil {
+		entries, err = f.dir.ReadDir(-1)
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("rotated logs: %w", err)
 	}
 	var names []string
-	for _, e := range entries { // in the order of their names, which is that of their times
-		if strings.HasPrefix(e.Name(), filepath.Base(string(f))+".") && e.Type().IsRegular() {
-			names = append(names, filepath.Join(filepath.Dir(string(f)), e.Name()))
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), f.name+".") && e.Type().IsRegular() {
+			names = append(names, e.Name())
 		}
 	}
+	slices.Sort(names) // the order of their times
 	for _, name := range names {
 		if strings.HasSuffix(name, temporary) || slices.Contains(names, name+compressed) {
 			leftovers = append(leftovers, name)
@@ -69,35 +103,35 @@ func (f file) older() (logs, leftovers []string, err error) {
 }
 
 // tidy removes leftovers, and the oldest logs until keep are left.
-func (f file) tidy(keep int) error {
+func (f *file) tidy(keep int) error {
 	logs, leftovers, err := f.older()
 	if err != nil {
 		return err
 	}
 	excess := max(len(logs)-max(keep, 0), 0)
 	for _, name := range append(leftovers, logs[:excess]...) {
-		if err := remove(name); err != nil {
+		if err := f.remove(name); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func remove(name string) error {
-	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove an old log: %w", err)
+func (f *file) remove(name string) error {
+	if err := unix.Unlinkat(f.at(), name, 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove an old log: %w", f.failed("unlink", name, err))
 	}
 	return nil
 }
 
 // compress compresses the rotated logs that are not yet. The present log's last predecessor is
 // among them only when the present one is about to join them.
-func (f file) compress(ctx context.Context) error {
+func (f *file) compress(ctx context.Context) error {
 	logs, _, err := f.older()
 	errs := []error{err}
 	for _, name := range logs {
 		if !strings.HasSuffix(name, compressed) {
-			errs = append(errs, compressOne(ctx, name))
+			errs = append(errs, f.compressOne(ctx, name))
 		}
 	}
 	return errors.Join(errs...)
@@ -105,8 +139,8 @@ func (f file) compress(ctx context.Context) error {
 
 // compressOne puts a complete compressed file in the place of a log. Until then the log
 // stays, and so it does if anything fails.
-func compressOne(ctx context.Context, name string) (err error) {
-	from, err := regularfile.Open(name)
+func (f *file) compressOne(ctx context.Context, name string) (err error) {
+	from, err := regularfile.At(f.dir, name)
 	if err != nil {
 		return fmt.Errorf("compress a log: %w", err)
 	}
@@ -116,30 +150,43 @@ func compressOne(ctx context.Context, name string) (err error) {
 		return fmt.Errorf("compress a log: %w", err)
 	}
 	half := name + temporary
+	to, err := f.create(half, info.Mode().Perm())
+	if err != nil {
+		return fmt.Errorf("compress a log: %w", err)
+	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(fmt.Errorf("compress the log %s: %w", name, err), remove(half))
+			err = errors.Join(fmt.Errorf("compress the log %s: %w", from.Name(), err), f.remove(half))
 		}
 	}()
-	to, err := os.OpenFile(half, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, info.Mode().Perm())
-	if err != nil {
-		return err
-	}
 	zip := gzip.NewWriter(to)
 	_, err = io.Copy(zip, &interruptible{ctx, from})
 	// Synced, since the log is removed next and a power cut must leave one of the two.
 	if err = errors.Join(err, zip.Close(), to.Sync(), to.Close()); err != nil {
 		return err
 	}
-	if err := os.Rename(half, name+compressed); err != nil {
-		return err
+	if err := unix.Renameat(f.at(), half, f.at(), name+compressed); err != nil {
+		return f.failed("rename", half, err)
 	}
-	if err := os.Remove(name); errors.Is(err, fs.ErrNotExist) {
-		return remove(name + compressed) // the container was removed meanwhile, with its logs
+	if err := unix.Unlinkat(f.at(), name, 0); errors.Is(err, fs.ErrNotExist) {
+		return f.remove(name + compressed) // the container was removed meanwhile, with its logs
 	} else if err != nil {
-		return err
+		return f.failed("unlink", name, err)
 	}
 	return nil
+}
+
+// create makes a file that was not there.
+func (f *file) create(name string, mode fs.FileMode) (*os.File, error) {
+	var fd int
+	err := samemount.IgnoringEINTR(func() (err error) {
+		fd, err = unix.Openat(f.at(), name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, uint32(mode))
+		return err
+	})
+	if err != nil {
+		return nil, f.failed("create", name, err)
+	}
+	return os.NewFile(uintptr(fd), filepath.Join(f.dir.Name(), name)), nil
 }
 
 // interruptible ends a long read when its context ends.
@@ -157,9 +204,9 @@ func (i *interruptible) Read(p []byte) (int, error) {
 }
 
 // moveAway gives the present log its name as a rotated one and returns it.
-func (f file) moveAway(now time.Time) (string, error) {
-	rotated := string(f) + "." + now.Format(timeFormat)
-	if err := moveUnlessThere(string(f), rotated); err != nil {
+func (f *file) moveAway(now time.Time) (string, error) {
+	rotated := f.name + "." + now.Format(timeFormat)
+	if err := f.moveUnlessThere(f.name, rotated); err != nil {
 		return "", fmt.Errorf("rename the log: %w", err)
 	}
 	return rotated, nil
@@ -167,8 +214,8 @@ func (f file) moveAway(now time.Time) (string, error) {
 
 // moveBack undoes moveAway after the runtime did not reopen the log. If there is a new log
 // nevertheless, the runtime did it late: then both stay as they are.
-func (f file) moveBack(rotated string) error {
-	err := moveUnlessThere(rotated, string(f))
+func (f *file) moveBack(rotated string) error {
+	err := f.moveUnlessThere(rotated, f.name)
 	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}
@@ -180,7 +227,7 @@ func (f file) moveBack(rotated string) error {
 
 // restore gives a container that has ended its log back, if a rotation was cut short before
 // the runtime opened a new one: without it kubectl logs would find nothing.
-func (f file) restore() error {
+func (f *file) restore() error {
 	if _, err := f.size(); !errors.Is(err, errMissing) {
 		return err
 	}
@@ -192,16 +239,20 @@ func (f file) restore() error {
 }
 
 // moveUnlessThere renames a file and never replaces another one.
-func moveUnlessThere(from, to string) error {
-	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
+func (f *file) moveUnlessThere(from, to string) error {
+	err := unix.Renameat2(f.at(), from, f.at(), to, unix.RENAME_NOREPLACE)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) { // a file system that cannot do so
-		if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
-			return &os.LinkError{Op: "rename", Old: from, New: to, Err: errors.Join(err, fs.ErrExist)}
+		var there unix.Stat_t
+		err = unix.Fstatat(f.at(), to, &there, unix.AT_SYMLINK_NOFOLLOW)
+		switch {
+		case err == nil:
+			err = unix.EEXIST
+		case errors.Is(err, fs.ErrNotExist):
+			err = unix.Renameat(f.at(), from, f.at(), to)
 		}
-		return os.Rename(from, to)
 	}
 	if err != nil {
-		return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
+		return f.failed("rename to "+to, from, err)
 	}
 	return nil
 }

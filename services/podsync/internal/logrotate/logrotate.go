@@ -196,16 +196,22 @@ func (r *Rotator) handle(ctx context.Context, id string) error {
 	if err != nil || path == "" {
 		return err
 	}
-	f := file(path)
 	r.mu.Lock()
 	ended := r.ended[id]
 	delete(r.ended, id)
 	r.mu.Unlock()
-	if ended {
-		return f.restore()
+	f, err := open(path)
+	var size int64
+	if err == nil {
+		defer f.close()
+		if ended {
+			return f.restore()
+		}
+		size, err = f.size()
 	}
-	size, err := f.size()
 	switch {
+	case errors.Is(err, errMissing) && ended:
+		return nil
 	case errors.Is(err, errMissing):
 		// A rotation was cut short after the rename, or somebody removed the log.
 		if err := r.reopen(ctx, id); err != nil {
@@ -223,7 +229,7 @@ func (r *Rotator) handle(ctx context.Context, id string) error {
 }
 
 // rotate makes room and lets the runtime go on in a new file.
-func (r *Rotator) rotate(ctx context.Context, id string, f file) error {
+func (r *Rotator) rotate(ctx context.Context, id string, f *file) error {
 	if err := f.tidy(r.opts.MaxFiles - 2); err != nil {
 		return err
 	}

@@ -109,8 +109,8 @@ func (b *Builder) LinkLogs(p *v1.Pod, c *v1.Container, restartCount int32, id st
 		return nil
 	}
 	log := filepath.Join(PodLogDir(b.Node.PodLogsDir, p.Namespace, p.Name, p.UID), LogPath(c.Name, restartCount))
-	if _, err := os.Stat(log); errors.Is(err, os.ErrNotExist) {
-		return nil
+	if there, err := podlogs.Exists(b.Node.PodLogsDir, log); !there {
+		return err
 	}
 	if err := os.MkdirAll(b.Node.ContainerLogsDir, 0o755); err != nil {
 		return fmt.Errorf("make the folder of log links: %w", err)

@@ -168,21 +168,62 @@ func (f Folders) RemoveContainer(logPath string) error {
 	if filepath.Ext(logPath) != ".log" || !strings.HasPrefix(logPath, filepath.Clean(f.Pods)+"/") {
 		return fmt.Errorf("log %s: not below %s", logPath, f.Pods)
 	}
-	dir, name := filepath.Split(logPath)
-	entries, err := os.ReadDir(dir)
-	if gone(err) != nil {
+	if err := f.removeLog(logPath); gone(err) != nil {
 		return fmt.Errorf("log: %w", err)
 	}
+	_, err := f.unlink(func(_, target string) bool { return target == logPath })
+	return err
+}
+
+// removeLog removes a log and what was rotated out of it. Pods may be able to write there, so no link is followed.
+func (f Folders) removeLog(path string) error {
+	dir, err := folderOf(f.Pods, path)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	entries, err := dir.ReadDir(-1)
+	if err != nil {
+		return err
+	}
+	name := filepath.Base(path)
 	for _, e := range entries {
 		if e.Name() != name && !strings.HasPrefix(e.Name(), name+".") {
 			continue
 		}
-		if err := gone(os.Remove(dir + e.Name())); err != nil {
-			return fmt.Errorf("log: %w", err)
+		if err := unix.Unlinkat(int(dir.Fd()), e.Name(), 0); gone(err) != nil {
+			return &fs.PathError{Op: "unlink", Path: filepath.Join(dir.Name(), e.Name()), Err: err}
 		}
 	}
-	_, err = f.unlink(func(_, target string) bool { return target == logPath })
-	return err
+	return nil
+}
+
+// folderOf opens the folder of what is at a path below that of all pods' logs.
+func folderOf(pods, path string) (*os.File, error) {
+	relative, err := filepath.Rel(pods, filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	return samemount.Folder(pods, relative)
+}
+
+// IsElsewhere reports whether a log is not removed because a link or a mount is on the way to it.
+func IsElsewhere(err error) bool {
+	return errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.EXDEV)
+}
+
+// Exists reports whether something is at a path below the folder of all pods' logs. If a link or a mount is on the way,
+// it is unknown.
+func Exists(pods, path string) (bool, error) {
+	dir, err := folderOf(pods, path)
+	if err == nil {
+		defer dir.Close()
+		err = unix.Fstatat(int(dir.Fd()), filepath.Base(path), new(unix.Stat_t), unix.AT_SYMLINK_NOFOLLOW)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // RemoveDeadLinks removes the links into the log folders whose log is gone, and says how many
@@ -192,7 +233,7 @@ func (f Folders) RemoveDeadLinks(runs func(containerID string) bool) (removed in
 		if !strings.HasSuffix(link, ".log") || !strings.HasPrefix(target, filepath.Clean(f.Pods)+"/") {
 			return false // somebody else's
 		}
-		if _, err := os.Stat(target); !errors.Is(err, fs.ErrNotExist) {
+		if there, err := Exists(f.Pods, target); there || err != nil {
 			return false
 		}
 		id := strings.TrimSuffix(link[strings.LastIndex(link, "-")+1:], ".log")
@@ -230,9 +271,14 @@ var logName = regexp.MustCompile(`^(\d+)\.log(\..*)?$`)
 // knows an instance: one more than the newest log has. Some runtimes forget their
 // containers when the machine boots, and a new log must not begin in an old one's file.
 func (f Folders) NextRestartCount(p Pod, container string) int32 {
-	entries, err := os.ReadDir(filepath.Join(f.dir(p), container))
+	dir, err := folderOf(f.Pods, filepath.Join(f.dir(p), container, "log"))
 	if err != nil {
 		return 0 // usually there is none yet
+	}
+	defer dir.Close()
+	entries, err := dir.ReadDir(-1)
+	if err != nil {
+		return 0
 	}
 	var next int64
 	for _, e := range entries {

@@ -284,3 +284,43 @@ func TestNextRestartCount(t *testing.T) {
 		t.Errorf("%d, want 5", got)
 	}
 }
+
+// TestLogsBehindALinkAreNotTouched: a pod that may write to the folder of all logs puts a link in the place of a folder.
+func TestLogsBehindALinkAreNotTouched(t *testing.T) {
+	for what, replaced := range map[string]string{"the container's folder": "ns_a_1/c", "the pod's folder": "ns_a_1"} {
+		t.Run(what, func(t *testing.T) {
+			f, logs := folders(t, t.TempDir())
+			outside := t.TempDir()
+			path, err := filepath.Rel(filepath.Join(f.Pods, replaced), logs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			theirs := filepath.Join(outside, path)
+			if err := errors.Join(os.MkdirAll(theirs, 0o755), os.WriteFile(filepath.Join(theirs, "7.log"), nil, 0o600),
+				os.WriteFile(filepath.Join(theirs, "7.log.1"), nil, 0o600), os.RemoveAll(filepath.Join(f.Pods, replaced)),
+				os.Symlink(outside, filepath.Join(f.Pods, replaced)),
+				os.Symlink(filepath.Join(logs, "7.log"), filepath.Join(f.Links, "a_ns_c-id.log"))); err != nil {
+				t.Fatal(err)
+			}
+			p := Pod{Namespace: "ns", Name: "a", UID: "1"}
+			if got := f.NextRestartCount(p, "c"); got != 0 {
+				t.Errorf("the restart count is %d, by logs behind a link", got)
+			}
+			if err := f.RemoveContainer(filepath.Join(logs, "7.log")); err == nil {
+				t.Error("a log behind a link was removed")
+			}
+			if removed, err := f.RemoveDeadLinks(func(string) bool { return false }); err != nil || removed != 0 {
+				t.Errorf("%d links removed, %v: what leads out of the logs says nothing of them", removed, err)
+			}
+			if there, err := Exists(f.Pods, filepath.Join(logs, "7.log")); err == nil {
+				t.Errorf("a log behind a link is there: %v", there)
+			}
+			if err := f.Remove(p); err != nil {
+				t.Error(err)
+			}
+			if left, err := os.ReadDir(theirs); err != nil || len(left) != 2 {
+				t.Errorf("left behind the link: %v, %v", left, err)
+			}
+		})
+	}
+}
