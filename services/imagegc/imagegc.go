@@ -21,6 +21,7 @@ import (
 	"github.com/microlet/microlet/services/imagegc/internal/schedule"
 	"github.com/microlet/microlet/services/imagegc/internal/server"
 	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/crilist"
 	"github.com/microlet/microlet/services/internal/eventref"
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/outbox"
@@ -46,7 +47,7 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer runtime.Close()
-	client := cri.New(runtime)
+	client := cri.New(runtime, crilist.Options{Log: s.Log, Metrics: s.Metrics})
 	store, err := ages.Open(ages.Options{
 		Path: filepath.Join(cfg.StateDir, agesFile), Boot: ages.ReadBoot, Log: s.Log,
 	})

@@ -8,6 +8,7 @@ import (
 	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
 	statsv1 "github.com/microlet/microlet/proto/microlet/stats/v1"
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/crilist"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/nodeapi/internal/auth"
 	"github.com/microlet/microlet/services/nodeapi/internal/containerlogs"
@@ -58,7 +59,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	cri := runtime.New(gateway, kubelet.RuntimeRequestTimeout.Duration)
+	cri := runtime.New(gateway, crilist.Options{Log: s.Log, Metrics: s.Metrics}, kubelet.RuntimeRequestTimeout.Duration)
 	api := server.New(server.Options{
 		Kubelet: kubelet, Gate: cfg.Kubelet.FeatureEnabled, DebuggingHandlers: *kubelet.EnableDebuggingHandlers,
 		Pods: pods.Watch(s.Bus), Runtime: cri, Logs: &containerlogs.Reader{Runtime: cri, Folder: kubelet.PodLogsDir},

@@ -13,6 +13,7 @@ import (
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/crilist"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/pleg/internal/cri"
 	"github.com/microlet/microlet/services/pleg/internal/hint"
@@ -41,7 +42,7 @@ func Run(ctx context.Context, cfg Config) error {
 	hinter := hint.New(s.Bus, podsyncv1.NewPodsyncServiceClient(podsync), s.Log, s.Metrics)
 	// Every service's heartbeat comes out of the bus, which proves that it lives.
 	bus.Watch[busv1.Heartbeat](s.Bus, subject.Heartbeats, ">", func(string) { hinter.BusSpoke() })
-	read := cri.New(runtime)
+	read := cri.New(runtime, crilist.Options{Log: s.Log, Metrics: s.Metrics})
 	engine := relist.New(relist.Options{
 		Lister: read, Streamer: read, Sink: hinter,
 		Reported: report(s), Turned: s.Pulse.Turn,

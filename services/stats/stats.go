@@ -14,6 +14,7 @@ import (
 	statsv1 "github.com/microlet/microlet/proto/microlet/stats/v1"
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/crilist"
 	"github.com/microlet/microlet/services/internal/fsusage"
 	"github.com/microlet/microlet/services/internal/peer"
 	"github.com/microlet/microlet/services/internal/service"
@@ -50,7 +51,7 @@ func Run(ctx context.Context, cfg Config) error {
 	defer runtime.Close()
 	book := readerrors.NewRecorder(s.Log, s.Metrics)
 	all := pods.Watch(s.Bus, s.Log).All
-	client := cri.New(runtime, book)
+	client := cri.New(runtime, crilist.Options{Log: s.Log, Metrics: s.Metrics}, book)
 	usage, created := runtimeUsage(s, client)
 	podStats, metrics := sharePodStats(&cfg, s, client)
 	cgroups, err := shareCgroups(&cfg, s, all, podStats, book)

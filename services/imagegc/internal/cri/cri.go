@@ -9,6 +9,8 @@ import (
 	"google.golang.org/grpc"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/microlet/microlet/services/internal/crilist"
 )
 
 // callTimeout bounds a call that lists, as runtimeRequestTimeout does by default in the kubelet.
@@ -16,29 +18,27 @@ const callTimeout = 2 * time.Minute
 
 // Client asks. It is safe for concurrent use.
 type Client struct {
-	runtime runtimeapi.RuntimeServiceClient
-	image   runtimeapi.ImageServiceClient
+	image runtimeapi.ImageServiceClient
+	lists *crilist.Lister
 }
 
 // New returns a client of this connection.
-func New(conn grpc.ClientConnInterface) *Client {
-	return &Client{runtime: runtimeapi.NewRuntimeServiceClient(conn), image: runtimeapi.NewImageServiceClient(conn)}
+func New(conn grpc.ClientConnInterface, o crilist.Options) *Client {
+	return &Client{image: runtimeapi.NewImageServiceClient(conn), lists: crilist.New(conn, conn, o)}
 }
 
 // Images returns all images.
 func (c *Client) Images(ctx context.Context) ([]*runtimeapi.Image, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	resp, err := c.image.ListImages(ctx, &runtimeapi.ListImagesRequest{})
-	return resp.GetImages(), err
+	return crilist.Collect(c.lists.Images(ctx))
 }
 
 // Containers returns all containers, those that have ended too.
 func (c *Client) Containers(ctx context.Context) ([]*runtimeapi.Container, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	resp, err := c.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
-	return resp.GetContainers(), err
+	return crilist.Collect(c.lists.Containers(ctx, nil))
 }
 
 // Remove removes an image with all its names. One that is not there is no error.

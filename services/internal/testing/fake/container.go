@@ -191,11 +191,11 @@ func (r *Runtime) ListContainers(_ context.Context,
 	return &runtimeapi.ListContainersResponse{Containers: r.listContainers(req.GetFilter())}, nil
 }
 
-// StreamContainers implements CRI, one container a message.
+// StreamContainers implements CRI.
 func (r *Runtime) StreamContainers(req *runtimeapi.StreamContainersRequest,
 	out grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
-	for _, c := range r.listContainers(req.GetFilter()) {
-		if err := out.Send(&runtimeapi.StreamContainersResponse{Containers: []*runtimeapi.Container{c}}); err != nil {
+	for batch := range slices.Chunk(r.listContainers(req.GetFilter()), r.batch()) {
+		if err := out.Send(&runtimeapi.StreamContainersResponse{Containers: batch}); err != nil {
 			return err
 		}
 	}

@@ -14,6 +14,8 @@ type Pod struct {
 	LogDirectory string
 	// Containers are their names.
 	Containers []string
+	// Annotations are the sandbox's, and ContainerAnnotations those of each container.
+	Annotations, ContainerAnnotations map[string]string
 }
 
 // StartPod runs a pod as podsync would have it run, with the kubelet's labels, and returns the id of
@@ -35,7 +37,7 @@ func (r *Runtime) StartPod(ctx context.Context, p Pod) (sandbox string, containe
 	}
 	config := &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{Name: p.Name, Namespace: p.Namespace, Uid: p.UID},
-		Labels:   labels(), LogDirectory: p.LogDirectory,
+		Labels:   labels(), LogDirectory: p.LogDirectory, Annotations: p.Annotations,
 	}
 	made, err := client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: config})
 	if err != nil {
@@ -48,6 +50,7 @@ func (r *Runtime) StartPod(ctx context.Context, p Pod) (sandbox string, containe
 			Config: &runtimeapi.ContainerConfig{
 				Metadata: &runtimeapi.ContainerMetadata{Name: name}, Image: &runtimeapi.ImageSpec{Image: image},
 				LogPath: name + ".log", Labels: labels(kubelettypes.KubernetesContainerNameLabel, name),
+				Annotations: p.ContainerAnnotations,
 			},
 		})
 		if err != nil {

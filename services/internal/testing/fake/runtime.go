@@ -52,6 +52,7 @@ type Runtime struct {
 	conditions []*runtimeapi.RuntimeCondition
 	handlers   []*runtimeapi.RuntimeHandler
 	driver     runtimeapi.CgroupDriver
+	perMessage int
 }
 
 var _ runtimeapi.RuntimeServiceServer = (*Runtime)(nil)
@@ -68,6 +69,7 @@ func NewRuntime(now func() time.Time) *Runtime {
 		containers: map[string]*container{},
 		programs:   map[string]Program{},
 		driver:     runtimeapi.CgroupDriver_CGROUPFS,
+		perMessage: 5000,
 		handlers:   []*runtimeapi.RuntimeHandler{{Name: ""}, {Name: "runc"}},
 	}
 	r.images.init()
@@ -102,6 +104,20 @@ func (r *Runtime) SetCgroupDriver(d runtimeapi.CgroupDriver) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.driver = d
+}
+
+// SetStreamBatch sets how many sandboxes or containers a message of a stream has at most. At first that is 5000, as in
+// containerd.
+func (r *Runtime) SetStreamBatch(n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.perMessage = n
+}
+
+func (r *Runtime) batch() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.perMessage
 }
 
 // Version implements CRI.

@@ -122,11 +122,11 @@ func (r *Runtime) ListPodSandbox(_ context.Context,
 	return &runtimeapi.ListPodSandboxResponse{Items: r.listSandboxes(req.GetFilter())}, nil
 }
 
-// StreamPodSandboxes implements CRI, one sandbox a message.
+// StreamPodSandboxes implements CRI.
 func (r *Runtime) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest,
 	out grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
-	for _, s := range r.listSandboxes(req.GetFilter()) {
-		if err := out.Send(&runtimeapi.StreamPodSandboxesResponse{PodSandboxes: []*runtimeapi.PodSandbox{s}}); err != nil {
+	for batch := range slices.Chunk(r.listSandboxes(req.GetFilter()), r.batch()) {
+		if err := out.Send(&runtimeapi.StreamPodSandboxesResponse{PodSandboxes: batch}); err != nil {
 			return err
 		}
 	}

@@ -14,6 +14,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
+// maxAnswer is the largest message that the runtime sends, as containerd's by default.
+const maxAnswer = 16 << 20
+
 // Serve serves the runtime on a new unix socket at path, or on any other listener by
 // ServeOn, until stop is called. stop breaks open calls, as the end of a runtime does,
 // and returns when they are gone; the runtime's state stays and can be served again.
@@ -28,7 +31,7 @@ func (r *Runtime) Serve(path string) (stop func(), err error) {
 // ServeOn is Serve on a listener, which it closes at the end.
 func (r *Runtime) ServeOn(l net.Listener) (stop func()) {
 	s := grpc.NewServer(grpc.ChainUnaryInterceptor(r.unary), grpc.ChainStreamInterceptor(r.stream),
-		grpc.MaxRecvMsgSize(16<<20))
+		grpc.MaxRecvMsgSize(16<<20), grpc.MaxSendMsgSize(maxAnswer))
 	runtimeapi.RegisterRuntimeServiceServer(s, r)
 	runtimeapi.RegisterImageServiceServer(s, &r.images)
 	done := make(chan struct{})
@@ -70,6 +73,10 @@ func (d direct) Invoke(ctx context.Context, method string, args, reply any, _ ..
 			}, d.r.unary)
 			if err != nil {
 				return asStatus(err)
+			}
+			if size := proto.Size(resp.(proto.Message)); size > maxAnswer {
+				return status.Errorf(codes.ResourceExhausted, "trying to send message larger than max (%d vs. %d)", size,
+					maxAnswer)
 			}
 			proto.Merge(reply.(proto.Message), resp.(proto.Message))
 			return nil

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/cache"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	kubelettypes "k8s.io/kubelet/pkg/types"
+
+	"github.com/microlet/microlet/services/internal/crilist"
 )
 
 const (
@@ -37,6 +39,7 @@ var (
 // Runtime is the runtime's part that nodeapi may use. It is safe for concurrent use.
 type Runtime struct {
 	client   runtimeapi.RuntimeServiceClient
+	lists    *crilist.Lister
 	timeout  time.Duration
 	statuses *cache.LRUExpireCache
 	flight   singleflight.Group
@@ -44,9 +47,9 @@ type Runtime struct {
 
 // New returns the runtime behind the connection; timeout bounds each call that does not wait by
 // nature.
-func New(conn grpc.ClientConnInterface, timeout time.Duration) *Runtime {
+func New(conn grpc.ClientConnInterface, o crilist.Options, timeout time.Duration) *Runtime {
 	return &Runtime{
-		client: runtimeapi.NewRuntimeServiceClient(conn), timeout: timeout,
+		client: runtimeapi.NewRuntimeServiceClient(conn), lists: crilist.New(conn, conn, o), timeout: timeout,
 		statuses: cache.NewLRUExpireCache(keptStatuses),
 	}
 }
@@ -59,20 +62,20 @@ type Stream struct{ Stdin, Stdout, Stderr, TTY bool }
 func (r *Runtime) Container(ctx context.Context, podUID, name string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
-	answer, err := r.client.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
+	containers, err := crilist.Collect(r.lists.Containers(ctx, &runtimeapi.ContainerFilter{
 		State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
 		LabelSelector: map[string]string{
 			kubelettypes.KubernetesPodUIDLabel:        podUID,
 			kubelettypes.KubernetesContainerNameLabel: name,
 		},
-	}})
+	}))
 	if err != nil {
 		return "", err
 	}
-	if len(answer.GetContainers()) == 0 {
+	if len(containers) == 0 {
 		return "", fmt.Errorf("%w (%q)", ErrNoContainer, name)
 	}
-	return slices.MaxFunc(answer.GetContainers(), func(a, b *runtimeapi.Container) int {
+	return slices.MaxFunc(containers, func(a, b *runtimeapi.Container) int {
 		return int(min(max(a.GetCreatedAt()-b.GetCreatedAt(), -1), 1))
 	}).GetId(), nil
 }
@@ -82,17 +85,17 @@ func (r *Runtime) Container(ctx context.Context, podUID, name string) (string, e
 func (r *Runtime) Sandbox(ctx context.Context, podUID string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
-	answer, err := r.client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{
+	sandboxes, err := crilist.Collect(r.lists.Sandboxes(ctx, &runtimeapi.PodSandboxFilter{
 		State:         &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY},
 		LabelSelector: map[string]string{kubelettypes.KubernetesPodUIDLabel: podUID},
-	}})
+	}))
 	if err != nil {
 		return "", err
 	}
-	if len(answer.GetItems()) == 0 {
+	if len(sandboxes) == 0 {
 		return "", ErrNoSandbox
 	}
-	return slices.MaxFunc(answer.GetItems(), func(a, b *runtimeapi.PodSandbox) int {
+	return slices.MaxFunc(sandboxes, func(a, b *runtimeapi.PodSandbox) int {
 		return int(min(max(a.GetCreatedAt()-b.GetCreatedAt(), -1), 1))
 	}).GetId(), nil
 }
@@ -203,26 +206,22 @@ type Running struct {
 func (r *Runtime) Pods(ctx context.Context) ([]Running, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
-	sandboxes, err := r.client.ListPodSandbox(ctx,
-		&runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{
-			State: &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY},
-		}})
-	if err != nil {
-		return nil, err
-	}
-	containers, err := r.client.ListContainers(ctx,
-		&runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
-			State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
-		}})
-	if err != nil {
-		return nil, err
-	}
 	pods := map[string]*Running{}
-	for _, s := range sandboxes.GetItems() {
+	for s, err := range r.lists.Sandboxes(ctx, &runtimeapi.PodSandboxFilter{
+		State: &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY},
+	}) {
+		if err != nil {
+			return nil, err
+		}
 		m := s.GetMetadata()
 		pods[m.GetUid()] = &Running{Namespace: m.GetNamespace(), Name: m.GetName(), UID: m.GetUid()}
 	}
-	for _, c := range containers.GetContainers() {
+	for c, err := range r.lists.Containers(ctx, &runtimeapi.ContainerFilter{
+		State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+	}) {
+		if err != nil {
+			return nil, err
+		}
 		uid := c.GetLabels()[kubelettypes.KubernetesPodUIDLabel]
 		if uid == "" {
 			continue // it was not made for Kubernetes

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/microlet/microlet/services/internal/crilist"
 	"github.com/microlet/microlet/services/internal/testing/fake"
 )
 
@@ -28,7 +29,7 @@ func start(t *testing.T, f *fake.Runtime, pod, name string) (string, string) {
 
 func TestWhatRunsIsFound(t *testing.T) {
 	f := fake.NewRuntime(nil)
-	r := New(f.Conn(), time.Second)
+	r := New(f.Conn(), crilist.Options{}, time.Second)
 	sandbox, container := start(t, f, "one", "c")
 	start(t, f, "two", "c")
 	if id, err := r.Container(t.Context(), "one", "c"); err != nil || id != container {
@@ -60,7 +61,7 @@ func TestWhatRunsIsFound(t *testing.T) {
 func TestReadersShareAStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fake.NewRuntime(nil)
-		r := New(f.Conn(), time.Second)
+		r := New(f.Conn(), crilist.Options{}, time.Second)
 		_, container := start(t, f, "one", "c")
 		f.SetLatency("ContainerStatus", 10*time.Millisecond)
 		f.ForgetCalls()
@@ -93,7 +94,7 @@ func TestReadersShareAStatus(t *testing.T) {
 func TestOneWhoLeavesTakesNobodyAlong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fake.NewRuntime(nil)
-		r := New(f.Conn(), time.Minute)
+		r := New(f.Conn(), crilist.Options{}, time.Minute)
 		_, container := start(t, f, "one", "c")
 		f.SetLatency("ContainerStatus", time.Second)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -116,7 +117,7 @@ func TestOneWhoLeavesTakesNobodyAlong(t *testing.T) {
 func TestARuntimeThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fake.NewRuntime(nil)
-		r := New(f.Conn(), time.Second)
+		r := New(f.Conn(), crilist.Options{}, time.Second)
 		defer f.Hang("ListContainers")()
 		began := time.Now()
 		if _, err := r.Container(t.Context(), "one", "c"); status.Code(err) != codes.DeadlineExceeded {

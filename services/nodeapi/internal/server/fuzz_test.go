@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/microlet/microlet/services/internal/crilist"
 	"github.com/microlet/microlet/services/nodeapi/internal/auth"
 	"github.com/microlet/microlet/services/nodeapi/internal/runtime"
 	"github.com/microlet/microlet/services/nodeapi/internal/teststream"
@@ -102,7 +103,7 @@ func FuzzStreamHeaders(f *testing.F) {
 	}
 	streams := teststream.New(f)
 	n := newNode(f, func(o *Options) {
-		o.Runtime = runtime.New(streams.Conn(), time.Second)
+		o.Runtime = runtime.New(streams.Conn(), crilist.Options{}, time.Second)
 		o.MaxStreams, o.MaxRequests = 50, 50
 	})
 	n.runtime = streams.Runtime

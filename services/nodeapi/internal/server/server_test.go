@@ -21,6 +21,7 @@ import (
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	statsv1 "github.com/microlet/microlet/proto/microlet/stats/v1"
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/crilist"
 	"github.com/microlet/microlet/services/internal/testing/fake"
 	"github.com/microlet/microlet/services/internal/unixgrpc"
 	"github.com/microlet/microlet/services/nodeapi/internal/auth"
@@ -60,7 +61,7 @@ func newNode(t testing.TB, change func(*Options)) *node {
 		logs:     t.TempDir(),
 	}
 	sockets := t.TempDir()
-	cri := runtime.New(n.runtime.Conn(), time.Second)
+	cri := runtime.New(n.runtime.Conn(), crilist.Options{}, time.Second)
 	measured, err := unixgrpc.Dial(filepath.Join(sockets, "nobody"), unixgrpc.DialOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -4,6 +4,7 @@ package cri
 import (
 	"context"
 	"fmt"
+	"iter"
 	"time"
 
 	"google.golang.org/grpc"
@@ -12,15 +13,14 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	kubelettypes "k8s.io/kubelet/pkg/types"
 
+	"github.com/microlet/microlet/services/internal/crilist"
 	"github.com/microlet/microlet/services/pleg/internal/relist"
 )
-
-// maxMessage is the largest list that is taken, the same as the kubelet's CRI client.
-const maxMessage = 16 << 20
 
 // Runtime reads the runtime over one connection.
 type Runtime struct {
 	client runtimeapi.RuntimeServiceClient
+	lists  *crilist.Lister
 }
 
 var (
@@ -29,29 +29,23 @@ var (
 )
 
 // New returns a Runtime over conn, which the caller closes.
-func New(conn grpc.ClientConnInterface) *Runtime {
-	return &Runtime{client: runtimeapi.NewRuntimeServiceClient(conn)}
+func New(conn grpc.ClientConnInterface, o crilist.Options) *Runtime {
+	return &Runtime{client: runtimeapi.NewRuntimeServiceClient(conn), lists: crilist.New(conn, conn, o)}
 }
 
 // List lists every sandbox and container. The two lists are two calls: a container whose sandbox
 // came between them is found by its pod label.
 func (r *Runtime) List(ctx context.Context) (relist.Snapshot, error) {
-	size := grpc.MaxCallRecvMsgSize(maxMessage)
-	sandboxes, err := r.client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{}, size)
-	if err != nil {
-		return nil, fmt.Errorf("list sandboxes: %w", err)
-	}
-	containers, err := r.client.ListContainers(ctx, &runtimeapi.ListContainersRequest{}, size)
-	if err != nil {
-		return nil, fmt.Errorf("list containers: %w", err)
-	}
-	return snapshot(sandboxes.GetItems(), containers.GetContainers()), nil
+	return snapshot(r.lists.Sandboxes(ctx, nil), r.lists.Containers(ctx, nil))
 }
 
-func snapshot(sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Container) relist.Snapshot {
-	s := make(relist.Snapshot, len(sandboxes))
-	podOf := make(map[string]string, len(sandboxes))
-	for _, sb := range sandboxes {
+func snapshot(sandboxes iter.Seq2[*runtimeapi.PodSandbox, error],
+	containers iter.Seq2[*runtimeapi.Container, error]) (relist.Snapshot, error) {
+	s, podOf := relist.Snapshot{}, map[string]string{}
+	for sb, err := range sandboxes {
+		if err != nil {
+			return nil, fmt.Errorf("list sandboxes: %w", err)
+		}
 		uid := sb.GetMetadata().GetUid()
 		if uid == "" {
 			continue // not a pod of Kubernetes
@@ -63,7 +57,10 @@ func snapshot(sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Conta
 		}
 		s.Add(uid, sb.GetId(), relist.Item{State: state, Sandbox: true, Attempt: sb.GetMetadata().GetAttempt()})
 	}
-	for _, c := range containers {
+	for c, err := range containers {
+		if err != nil {
+			return nil, fmt.Errorf("list containers: %w", err)
+		}
 		uid := podOf[c.GetPodSandboxId()]
 		if uid == "" {
 			uid = c.GetLabels()[kubelettypes.KubernetesPodUIDLabel]
@@ -75,7 +72,7 @@ func snapshot(sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Conta
 			State: containerState(c.GetState()), Name: c.GetMetadata().GetName(), Attempt: c.GetMetadata().GetAttempt(),
 		})
 	}
-	return s
+	return s, nil
 }
 
 func containerState(s runtimeapi.ContainerState) relist.State {

@@ -3,6 +3,9 @@ package cri
 import (
 	"context"
 	"errors"
+	"fmt"
+	"iter"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,6 +17,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	kubelettypes "k8s.io/kubelet/pkg/types"
 
+	"github.com/microlet/microlet/services/internal/crilist"
 	"github.com/microlet/microlet/services/internal/testing/fake"
 	"github.com/microlet/microlet/services/pleg/internal/relist"
 )
@@ -27,7 +31,7 @@ func TestListAndStreamFollowAContainersLife(t *testing.T) {
 	}
 	t.Cleanup(stop)
 	conn := dial(t, path)
-	r := New(conn)
+	r := New(conn, crilist.Options{})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 
@@ -116,16 +120,29 @@ func TestRuntimeWithoutStreamIsToldApart(t *testing.T) {
 }
 
 func TestContainerWithoutListedSandboxIsFoundByItsLabel(t *testing.T) {
-	got := snapshot(
-		[]*runtimeapi.PodSandbox{{Id: "foreign"}},
-		[]*runtimeapi.Container{
+	got, err := snapshot(
+		list(&runtimeapi.PodSandbox{Id: "foreign"}),
+		list([]*runtimeapi.Container{
 			{Id: "c1", PodSandboxId: "unlisted", Labels: map[string]string{kubelettypes.KubernetesPodUIDLabel: "u"},
 				State: runtimeapi.ContainerState_CONTAINER_EXITED},
 			{Id: "c2", PodSandboxId: "foreign"},
-		})
+		}...))
+	if err != nil {
+		t.Fatal(err)
+	}
 	want := relist.Snapshot{"u": {"c1": {State: relist.Exited}}}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("snapshot (-want +got):\n%s", d)
+	}
+}
+
+func list[T any](items ...T) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		for _, item := range items {
+			if !yield(item, nil) {
+				return
+			}
+		}
 	}
 }
 
@@ -141,4 +158,29 @@ func dial(t *testing.T, path string) *grpc.ClientConn {
 
 func insecureCredentials() grpc.DialOption {
 	return grpc.WithTransportCredentials(insecure.NewCredentials())
+}
+
+// Containers with long annotations make the list larger than a message, which the runtime refuses to send.
+func TestListLargerThanAMessage(t *testing.T) {
+	rt := fake.NewRuntime(time.Now)
+	rt.SetStreamBatch(1) // as the gateway
+	path := t.TempDir() + "/cri.sock"
+	stop, err := rt.Serve(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	long := map[string]string{"long": strings.Repeat("x", 1350<<10)}
+	for i := range 13 {
+		if _, _, err := rt.StartPod(t.Context(), fake.Pod{
+			Namespace: "n", Name: "p", UID: fmt.Sprint("uid-", i), Containers: []string{"c"}, Annotations: long,
+			ContainerAnnotations: long,
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := New(dial(t, path), crilist.Options{}).List(t.Context())
+	if err != nil || len(got) != 13 || len(got["uid-12"]) != 2 {
+		t.Fatalf("got %d of 13 pods, with %d of 2 in the last: %v", len(got), len(got["uid-12"]), err)
+	}
 }

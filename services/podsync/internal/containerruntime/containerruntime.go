@@ -83,7 +83,7 @@ func Connect(ctx context.Context, o Options) (*Runtime, error) {
 		return nil, errors.Join(err, connections.Close())
 	}
 	shared, err := gateway.New(gateway.Options{
-		Runtime: connections.Runtime, Image: connections.Image, Containers: index,
+		Runtime: connections.Runtime, Image: connections.Image, Lists: own.Lists(), Containers: index,
 		Checkpoints: rootdir.Dir(o.Kubelet.Node.RootDir).Checkpoints(), Log: s.Log, Metrics: s.Metrics,
 		Peers: s.Config.Peers(), Tracer: s.Tracer,
 	})

@@ -20,6 +20,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/crilist"
 	"github.com/microlet/microlet/services/internal/testing/fake"
 	"github.com/microlet/microlet/services/internal/unixgrpc"
 	"github.com/microlet/microlet/services/podsync/internal/containerindex"
@@ -41,6 +42,7 @@ type bench struct {
 	index       *containerindex.Index
 	checkpoints string
 	passed      *passedOn
+	pods        []string // the UIDs that podsync knows
 }
 
 // passedOn notes the requests that reach the runtime, and makes checkpoints, which the fake has none of.
@@ -95,6 +97,7 @@ func newBench(t *testing.T, roles func(int) []role.Role) *bench {
 	g, err := New(Options{
 		Runtime:     b.passed,
 		Image:       b.passed,
+		Lists:       crilist.New(b.direct, b.direct, crilist.Options{Pods: func() ([]string, error) { return b.pods, nil }}),
 		Peers:       unixgrpc.Rules{Roles: roles},
 		Containers:  b.index,
 		Checkpoints: b.checkpoints,

@@ -71,7 +71,7 @@ func conformLists(t *testing.T, b *bench, rt runtimeapi.RuntimeServiceClient, _ 
 	}
 }
 
-func conformErrors(t *testing.T, b *bench, rt runtimeapi.RuntimeServiceClient, _ runtimeapi.ImageServiceClient) {
+func conformErrors(t *testing.T, b *bench, rt runtimeapi.RuntimeServiceClient, images runtimeapi.ImageServiceClient) {
 	_, err := rt.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: "nope"})
 	if s := status.Convert(err); s.Code() != codes.NotFound ||
 		s.Message() != `an error occurred when try to find container "nope": not found` {
@@ -86,8 +86,8 @@ func conformErrors(t *testing.T, b *bench, rt runtimeapi.RuntimeServiceClient, _
 	if s := status.Convert(err); s.Code() != codes.ResourceExhausted || s.Message() != "full" || len(s.Details()) != 1 {
 		t.Errorf("got %v with %v", err, s.Details())
 	}
-	b.fake.Fail("StreamContainers", want.Err())
-	stream, err := rt.StreamContainers(t.Context(), &runtimeapi.StreamContainersRequest{})
+	b.fake.Fail("StreamImages", want.Err())
+	stream, err := images.StreamImages(t.Context(), &runtimeapi.StreamImagesRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,6 +23,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/crilist"
 	"github.com/microlet/microlet/services/internal/tracing"
 	"github.com/microlet/microlet/services/internal/unixgrpc"
 )
@@ -46,6 +47,8 @@ const streamWorkers = 8
 type Options struct {
 	// Runtime and Image lead to the runtime's two services. Required.
 	Runtime, Image grpc.ClientConnInterface
+	// Lists reads the runtime's lists, of which streams are made. Required.
+	Lists *crilist.Lister
 	// Timeout of a call that brings no deadline and does not wait by nature. 0 is 2 m.
 	Timeout time.Duration
 	// Peers say which processes have the roles of their user.
@@ -75,6 +78,9 @@ type Gateway struct {
 func New(opts Options) (*Gateway, error) {
 	if opts.Runtime == nil || opts.Image == nil {
 		return nil, errors.New("the CRI gateway needs connections to the runtime's both services")
+	}
+	if opts.Lists == nil {
+		return nil, errors.New("the CRI gateway needs the runtime's lists")
 	}
 	if opts.Containers == nil {
 		return nil, errors.New("the CRI gateway needs to know the pods' containers")
@@ -283,6 +289,7 @@ func (g *Gateway) unary(r role.Role, conn grpc.ClientConnInterface, method strin
 // stream passes a server's stream on: one request, then answers until it ends.
 func (g *Gateway) stream(r role.Role, conn grpc.ClientConnInterface, method string,
 	desc grpc.StreamDesc) grpc.StreamHandler {
+	list := ownStreams[nameOf(method)]
 	return func(_ any, in grpc.ServerStream) (err error) {
 		defer func() { g.count(r, method, err) }()
 		if err := g.mayCall(in.Context(), r, method); err != nil {
@@ -298,6 +305,9 @@ func (g *Gateway) stream(r role.Role, conn grpc.ClientConnInterface, method stri
 		// The call to the runtime ends with this one, also when the caller went away.
 		ctx, cancel := context.WithCancel(outgoing(in.Context()))
 		defer cancel()
+		if list != nil {
+			return g.sendList(ctx, in, list, request.data)
+		}
 		out, err := conn.NewStream(ctx, &desc, method, grpc.ForceCodecV2(frameCodec{}),
 			grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage))
 		if err != nil {

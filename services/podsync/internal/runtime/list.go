@@ -13,15 +13,16 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	kubelettypes "k8s.io/kubelet/pkg/types"
 
+	"github.com/microlet/microlet/services/internal/crilist"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
-// List returns what two list calls return about every pod that carries the kubelet's label: ids,
+// List returns what the runtime's two lists say about every pod that carries the kubelet's label: ids,
 // names, ages, labels, annotations and whether something runs. Addresses, exits, images and
 // log paths are left out, because each of them would take a call of its own: State has them.
 func (r *Runtime) List(ctx context.Context) (map[types.UID]*pod.State, error) {
 	begun := time.Now()
-	sandboxes, containers, err := r.listAll(ctx)
+	sandboxes, containers, err := r.list(ctx, nil, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -74,26 +75,22 @@ func (r *Runtime) List(ctx context.Context) (map[types.UID]*pod.State, error) {
 	return states, nil
 }
 
-// listAll makes the two list calls, at the same time.
-func (r *Runtime) listAll(ctx context.Context) (sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Container,
-	err error) {
+// list reads the two lists, at the same time.
+func (r *Runtime) list(ctx context.Context, sf *runtimeapi.PodSandboxFilter, cf *runtimeapi.ContainerFilter) (
+	sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Container, err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
 	defer cancel()
 	lists, ctx := errgroup.WithContext(ctx)
-	lists.Go(func() error {
-		resp, err := r.cri.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
-		if err != nil {
+	lists.Go(func() (err error) {
+		if sandboxes, err = crilist.Collect(r.lists.Sandboxes(ctx, sf)); err != nil {
 			return fmt.Errorf("list sandboxes: %w", err)
 		}
-		sandboxes = resp.GetItems()
 		return nil
 	})
-	lists.Go(func() error {
-		resp, err := r.cri.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
-		if err != nil {
+	lists.Go(func() (err error) {
+		if containers, err = crilist.Collect(r.lists.Containers(ctx, cf)); err != nil {
 			return fmt.Errorf("list containers: %w", err)
 		}
-		containers = resp.GetContainers()
 		return nil
 	})
 	err = lists.Wait() // before the lists are read

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,6 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	crierrors "k8s.io/cri-api/pkg/errors"
 
+	"github.com/microlet/microlet/services/internal/crilist"
 	"github.com/microlet/microlet/services/podsync/internal/calllimit"
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
 )
@@ -45,6 +47,7 @@ type Runtime struct {
 	cri     runtimeapi.RuntimeServiceClient
 	images  runtimeapi.ImageServiceClient
 	limiter *calllimit.Limiter
+	lists   *crilist.Lister
 	opts    Options
 	known   known
 	sandbox *sandboxMetrics
@@ -92,8 +95,25 @@ func New(rt, images grpc.ClientConnInterface, opts Options) (*Runtime, error) {
 	}
 	return &Runtime{
 		cri: runtimeapi.NewRuntimeServiceClient(rt), images: runtimeapi.NewImageServiceClient(images),
+		lists:   crilist.New(rt, images, crilist.Options{Pods: opts.podFolders, Log: opts.Log, Metrics: opts.Metrics}),
 		limiter: limiter, opts: opts, sandbox: m,
 	}, nil
+}
+
+// Lists reads the runtime's lists, however large they are.
+func (r *Runtime) Lists() *crilist.Lister { return r.lists }
+
+// podFolders returns the UIDs of the pods that have a folder. Each pod has one before its first sandbox.
+func (o Options) podFolders() ([]string, error) {
+	entries, err := os.ReadDir(o.PodsDir)
+	if err != nil {
+		return nil, err
+	}
+	var uids []string
+	for _, e := range entries {
+		uids = append(uids, e.Name())
+	}
+	return uids, nil
 }
 
 // classOf is the class of a call that begins, or goes on with, a pod.
@@ -351,8 +371,7 @@ func (r *Runtime) ImageStatus(ctx context.Context, image *runtimeapi.ImageSpec) 
 func (r *Runtime) ListImages(ctx context.Context) ([]*runtimeapi.Image, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
 	defer cancel()
-	resp, err := r.images.ListImages(ctx, &runtimeapi.ListImagesRequest{})
-	return resp.GetImages(), err
+	return crilist.Collect(r.lists.Images(ctx))
 }
 
 // PullImage pulls an image and returns its reference. auth may be nil. It has no

@@ -105,20 +105,8 @@ func (r *Runtime) read(ctx context.Context, sf *runtimeapi.PodSandboxFilter,
 	begun := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
 	defer cancel()
-	var sandboxes []*runtimeapi.PodSandbox
-	var containers []*runtimeapi.Container
-	lists, listCtx := errgroup.WithContext(ctx)
-	lists.Go(func() error {
-		resp, err := r.cri.ListPodSandbox(listCtx, &runtimeapi.ListPodSandboxRequest{Filter: sf})
-		sandboxes = resp.GetItems()
-		return err
-	})
-	lists.Go(func() error {
-		resp, err := r.cri.ListContainers(listCtx, &runtimeapi.ListContainersRequest{Filter: cf})
-		containers = resp.GetContainers()
-		return err
-	})
-	if err := lists.Wait(); err != nil {
+	sandboxes, containers, err := r.list(ctx, sf, cf)
+	if err != nil {
 		return nil, err
 	}
 

@@ -15,6 +15,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/microlet/microlet/services/internal/crilist"
 	"github.com/microlet/microlet/services/stats/internal/readerrors"
 )
 
@@ -45,13 +46,15 @@ type Created map[string]time.Time
 type Client struct {
 	runtime runtimeapi.RuntimeServiceClient
 	image   runtimeapi.ImageServiceClient
+	lists   *crilist.Lister
 	book    *readerrors.Recorder
 }
 
 // New returns a client of this connection.
-func New(conn grpc.ClientConnInterface, book *readerrors.Recorder) *Client {
+func New(conn grpc.ClientConnInterface, o crilist.Options, book *readerrors.Recorder) *Client {
 	return &Client{
-		runtime: runtimeapi.NewRuntimeServiceClient(conn), image: runtimeapi.NewImageServiceClient(conn), book: book,
+		runtime: runtimeapi.NewRuntimeServiceClient(conn), image: runtimeapi.NewImageServiceClient(conn),
+		lists: crilist.New(conn, conn, o), book: book,
 	}
 }
 
@@ -79,14 +82,13 @@ func (c *Client) ReadCreated(ctx context.Context) (Created, error) {
 }
 
 func (c *Client) layers(ctx context.Context, to map[string]Layer) error {
-	resp, err := c.runtime.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{})
-	if status.Code(err) == codes.Unimplemented {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("the runtime does not report what containers use: %w", err)
-	}
-	for _, s := range resp.GetStats() {
+	for s, err := range c.lists.ContainerStats(ctx, nil) {
+		if status.Code(err) == codes.Unimplemented {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("the runtime does not report what containers use: %w", err)
+		}
 		id := s.GetAttributes().GetId()
 		if id == "" || s.GetWritableLayer() == nil {
 			continue
@@ -156,18 +158,16 @@ func (c *Client) created(ctx context.Context, to Created) error {
 		}
 		to[id] = at
 	}
-	sandboxes, err := c.runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
-	if err != nil {
-		return fmt.Errorf("the runtime does not list its sandboxes: %w", err)
-	}
-	for _, s := range sandboxes.GetItems() {
+	for s, err := range c.lists.Sandboxes(ctx, nil) {
+		if err != nil {
+			return fmt.Errorf("the runtime does not list its sandboxes: %w", err)
+		}
 		add("sandbox", s.GetId(), s.GetCreatedAt())
 	}
-	containers, err := c.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
-	if err != nil {
-		return fmt.Errorf("the runtime does not list its containers: %w", err)
-	}
-	for _, one := range containers.GetContainers() {
+	for one, err := range c.lists.Containers(ctx, nil) {
+		if err != nil {
+			return fmt.Errorf("the runtime does not list its containers: %w", err)
+		}
 		add("container", one.GetId(), one.GetCreatedAt())
 	}
 	return nil

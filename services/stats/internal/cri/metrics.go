@@ -53,15 +53,14 @@ func (c *Client) ReadMetrics(ctx context.Context) (*Metrics, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the runtime does not describe its metrics: %w", err)
 	}
-	resp, err := c.runtime.ListPodSandboxMetrics(ctx, &runtimeapi.ListPodSandboxMetricsRequest{})
-	if status.Code(err) == codes.Unimplemented {
-		return &Metrics{}, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("the runtime does not list the metrics of pods: %w", err)
-	}
 	families := c.families(described.GetDescriptors())
-	for _, pod := range resp.GetPodMetrics() {
+	for pod, err := range c.lists.SandboxMetrics(ctx) {
+		if status.Code(err) == codes.Unimplemented {
+			return &Metrics{}, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("the runtime does not list the metrics of pods: %w", err)
+		}
 		c.samples(families, pod.GetMetrics())
 		for _, container := range pod.GetContainerMetrics() {
 			c.samples(families, container.GetMetrics())

@@ -42,16 +42,15 @@ func NewPodClient(c *Client) *PodClient { return &PodClient{c: c} }
 
 // Read asks what sandboxes and containers use. A runtime that does not implement that is no error.
 func (p *PodClient) Read(ctx context.Context) (*PodStats, error) {
-	resp, err := p.c.runtime.ListPodSandboxStats(ctx, &runtimeapi.ListPodSandboxStatsRequest{})
-	if status.Code(err) == codes.Unimplemented {
-		return &PodStats{}, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("the runtime does not list what sandboxes use: %w", err)
-	}
 	s := &PodStats{Supported: true, Sandboxes: map[string]*runtimeapi.PodSandboxStats{}}
 	next := map[string]cpuSample{}
-	for _, one := range resp.GetStats() {
+	for one, err := range p.c.lists.SandboxStats(ctx, nil) {
+		if status.Code(err) == codes.Unimplemented {
+			return &PodStats{}, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("the runtime does not list what sandboxes use: %w", err)
+		}
 		id := one.GetAttributes().GetId()
 		linux := one.GetLinux()
 		if id == "" || linux == nil {

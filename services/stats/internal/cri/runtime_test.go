@@ -12,48 +12,42 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/microlet/microlet/services/internal/crilist"
 	"github.com/microlet/microlet/services/stats/internal/readerrors"
 )
 
 // answers is a runtime that answers with these, and an older one where they are nil.
 type answers struct {
-	runtimeapi.RuntimeServiceClient
+	grpc.ClientConnInterface
 
 	stats       *runtimeapi.ListPodSandboxStatsResponse
 	descriptors *runtimeapi.ListMetricDescriptorsResponse
 	metrics     *runtimeapi.ListPodSandboxMetricsResponse
 }
 
-func answer[T any](resp *T) (*T, error) {
-	if resp == nil {
-		return nil, status.Error(codes.Unimplemented, "an older runtime")
+func (a answers) Invoke(_ context.Context, method string, _, reply any, _ ...grpc.CallOption) error {
+	var message proto.Message
+	switch method {
+	case runtimeapi.RuntimeService_ListPodSandboxStats_FullMethodName:
+		message = a.stats
+	case runtimeapi.RuntimeService_ListMetricDescriptors_FullMethodName:
+		message = a.descriptors
+	case runtimeapi.RuntimeService_ListPodSandboxMetrics_FullMethodName:
+		message = a.metrics
 	}
-	return resp, nil
-}
-
-func (a answers) ListPodSandboxStats(context.Context, *runtimeapi.ListPodSandboxStatsRequest, ...grpc.CallOption) (
-	*runtimeapi.ListPodSandboxStatsResponse, error,
-) {
-	return answer(a.stats)
-}
-
-func (a answers) ListMetricDescriptors(context.Context, *runtimeapi.ListMetricDescriptorsRequest, ...grpc.CallOption) (
-	*runtimeapi.ListMetricDescriptorsResponse, error,
-) {
-	return answer(a.descriptors)
-}
-
-func (a answers) ListPodSandboxMetrics(context.Context, *runtimeapi.ListPodSandboxMetricsRequest, ...grpc.CallOption) (
-	*runtimeapi.ListPodSandboxMetricsResponse, error,
-) {
-	return answer(a.metrics)
+	if message == nil || !message.ProtoReflect().IsValid() {
+		return status.Error(codes.Unimplemented, "an older runtime")
+	}
+	proto.Merge(reply.(proto.Message), message)
+	return nil
 }
 
 func client(a answers) *Client {
-	return &Client{runtime: a, book: readerrors.NewRecorder(slog.New(slog.DiscardHandler), prometheus.NewRegistry())}
+	return New(a, crilist.Options{}, readerrors.NewRecorder(slog.New(slog.DiscardHandler), prometheus.NewRegistry()))
 }
 
 func number(n uint64) *runtimeapi.UInt64Value { return &runtimeapi.UInt64Value{Value: n} }
@@ -92,7 +86,7 @@ func TestTheRateIsThatSinceTheLastAnswer(t *testing.T) {
 			{1e9, nil}, // the container was replaced
 			{1e9, number(0)},
 		} {
-			p.c.runtime = answers{stats: sandboxStats(step.total, nil)}
+			p.c = client(answers{stats: sandboxStats(step.total, nil)})
 			s, err := p.Read(t.Context())
 			if err != nil {
 				t.Fatal(err)
