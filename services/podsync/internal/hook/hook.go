@@ -25,6 +25,8 @@ type Exec interface {
 type Options struct {
 	Exec   Exec
 	Events record.EventRecorder
+	// PodsDir has the folders of the pods, in which the long annotations of containers are.
+	PodsDir string
 	// Log; nil stands for the default logger.
 	Log *slog.Logger
 	// Metrics takes the kubelet's metrics of hooks; nil leaves them unregistered.

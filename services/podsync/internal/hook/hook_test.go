@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -26,6 +28,7 @@ import (
 
 	"github.com/microlet/microlet/services/internal/kubeversion"
 	"github.com/microlet/microlet/services/podsync/internal/labels"
+	"github.com/microlet/microlet/services/podsync/internal/longannotation"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
@@ -335,9 +338,48 @@ func TestRestore(t *testing.T) {
 		"broken ports": {annotations: map[string]string{labels.ContainerPreStopHandler: handler, labels.ContainerPorts: "{"},
 			broken: true},
 	} {
-		got, err := Restore(&pod.Container{Name: "c", Annotations: test.annotations})
+		r, _ := newRunner(t, nil)
+		got, err := r.restore("u", &pod.Container{Name: "c", Annotations: test.annotations})
 		if (err != nil) != test.broken || !test.broken && !cmp.Equal(got, test.want) {
 			t.Errorf("%s: %v, %s", name, err, cmp.Diff(test.want, got))
+		}
+	}
+}
+
+// TestOrphanWithALongHook: what is too long for an annotation is in a file of the pod, which must be the one that was
+// written.
+func TestOrphanWithALongHook(t *testing.T) {
+	ran := 0
+	r, _ := newRunner(t, func(_ string, command []string) (string, string, int32, error) {
+		if len(command[1]) == 1<<20 {
+			ran++
+		}
+		return "", "", 0, nil
+	})
+	r.opts.PodsDir = t.TempDir()
+	state := &pod.State{Namespace: "ns", Name: "p", UID: "u"}
+	annotations := map[string]string{
+		labels.ContainerPreStopHandler: `{"exec":{"command":["bye","` + strings.Repeat("x", 1<<20) + `"]}}`,
+	}
+	if err := longannotation.Shorten(r.opts.PodsDir, "u", "c", annotations); err != nil {
+		t.Fatal(err)
+	}
+	c := &pod.Container{ID: "id", Name: "c", Annotations: annotations}
+	r.Orphan(t.Context(), state, c)
+	if ran != 1 {
+		t.Fatalf("the hook ran %d times", ran)
+	}
+	file := filepath.Join(r.opts.PodsDir, "u", "containers", "c", "long-annotations.json")
+	for what, change := range map[string]func() error{
+		"is another one": func() error { return os.WriteFile(file, []byte(`{}`), 0o600) },
+		"is missing":     func() error { return nil },
+		"is a link":      func() error { return os.Symlink("/etc/hostname", file) },
+	} {
+		if err := errors.Join(os.RemoveAll(file), change()); err != nil {
+			t.Fatal(err)
+		}
+		if spec, err := r.restore("u", c); spec != nil || err == nil {
+			t.Errorf("a file that %s: %v, %v", what, spec, err)
 		}
 	}
 }

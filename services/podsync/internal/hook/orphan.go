@@ -13,7 +13,7 @@ import (
 // Orphan runs the preStop hook of a container whose pod nobody wants any more, if its
 // annotations describe one, until ctx ends. A failure is logged, because there is no pod to report it on.
 func (r *Runner) Orphan(ctx context.Context, state *pod.State, c *pod.Container) {
-	spec, err := Restore(c)
+	spec, err := r.restore(state.UID, c)
 	if err == nil && spec == nil {
 		return
 	}

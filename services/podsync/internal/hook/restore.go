@@ -5,16 +5,22 @@ import (
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/microlet/microlet/services/podsync/internal/labels"
+	"github.com/microlet/microlet/services/podsync/internal/longannotation"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
-// Restore returns what the annotations of a container say about its preStop hook, with the
+// restore returns what the annotations of a container say about its preStop hook, with the
 // ports that it may name, for a container whose pod nobody has any more. It returns nil
 // if the container has no such hook.
-func Restore(c *pod.Container) (*v1.Container, error) {
-	text, ok := c.Annotations[labels.ContainerPreStopHandler]
+func (r *Runner) restore(uid types.UID, c *pod.Container) (*v1.Container, error) {
+	annotations, err := longannotation.Restore(r.opts.PodsDir, uid, c.Name, c.Annotations)
+	if err != nil {
+		return nil, err
+	}
+	text, ok := annotations[labels.ContainerPreStopHandler]
 	if !ok {
 		return nil, nil
 	}
@@ -22,7 +28,7 @@ func Restore(c *pod.Container) (*v1.Container, error) {
 	if err := json.Unmarshal([]byte(text), spec.Lifecycle.PreStop); err != nil {
 		return nil, fmt.Errorf("annotation %s of container %s: %w", labels.ContainerPreStopHandler, c.ID, err)
 	}
-	if text, ok := c.Annotations[labels.ContainerPorts]; ok {
+	if text, ok := annotations[labels.ContainerPorts]; ok {
 		if err := json.Unmarshal([]byte(text), &spec.Ports); err != nil {
 			return nil, fmt.Errorf("annotation %s of container %s: %w", labels.ContainerPorts, c.ID, err)
 		}

@@ -12,6 +12,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/microlet/microlet/services/podsync/internal/longannotation"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig/downward"
 	"github.com/microlet/microlet/services/podsync/internal/podlogs"
 )
@@ -64,7 +65,7 @@ func (b *Builder) Sandbox(p *v1.Pod, in SandboxInput) (*runtimeapi.PodSandboxCon
 }
 
 // Container returns the config of a container that is about to be created, and makes its
-// log folder, its pod's hosts file and its termination log. The error's text is what the
+// log folder, its pod's hosts file, its termination log and the file of its long annotations. The error's text is what the
 // container's status shows as CreateContainerConfigError.
 func (b *Builder) Container(ctx context.Context, p *v1.Pod, c *v1.Container,
 	in ContainerInput) (*runtimeapi.ContainerConfig, error) {
@@ -91,6 +92,9 @@ func (b *Builder) Container(ctx context.Context, p *v1.Pod, c *v1.Container,
 	}
 	termination, err := terminationLogMount(p, c, &b.Node)
 	if err != nil {
+		return nil, err
+	}
+	if err := longannotation.Shorten(b.Node.podsDir(), p.UID, c.Name, config.Annotations); err != nil {
 		return nil, err
 	}
 	for _, m := range []*runtimeapi.Mount{hosts, termination} {

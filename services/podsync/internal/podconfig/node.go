@@ -135,8 +135,10 @@ func thermalPaths(dir string) []string {
 
 // PodDir is the pod's data folder.
 func (n *Node) PodDir(uid types.UID) string {
-	return filepath.Join(n.RootDir, "pods", string(uid))
+	return filepath.Join(n.podsDir(), string(uid))
 }
+
+func (n *Node) podsDir() string { return filepath.Join(n.RootDir, "pods") }
 
 func (n *Node) allocatable() v1.ResourceList {
 	if n.Allocatable == nil {

@@ -107,7 +107,10 @@ func New(ctx context.Context, o Options) (*Resources, error) {
 	if err != nil {
 		return nil, err
 	}
-	hooks, err := hook.New(hook.Options{Exec: o.Runtime, Events: o.Events, Log: o.Log, Metrics: o.Metrics})
+	hooks, err := hook.New(hook.Options{
+		Exec: o.Runtime, Events: o.Events, PodsDir: filepath.Join(o.Kubelet.Node.RootDir, "pods"), Log: o.Log,
+		Metrics: o.Metrics,
+	})
 	if err != nil {
 		return nil, err
 	}
