@@ -4,6 +4,8 @@ package test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -185,6 +187,34 @@ func TestExitsAreToldWhateverIsAway(t *testing.T) {
 	})
 	n.exit(ids["after"])
 	n.await("a hint over the new bus", func() bool { return n.died(ids["after"]) })
+}
+
+// Pods whose annotations make the runtime's lists larger than a message are followed as others are.
+func TestListsLargerThanAMessage(t *testing.T) {
+	n := newNode(t)
+	n.runtime.SetStreamBatch(1) // as the gateway's
+	view := n.peer()
+	ids := map[string]string{}
+	long := map[string]string{"long": strings.Repeat("x", 1350<<10)}
+	for i := range 13 {
+		uid := fmt.Sprint("long-", i)
+		_, containers, err := n.runtime.StartPod(t.Context(), fake.Pod{
+			Namespace: "default", Name: uid, UID: uid, Containers: []string{"main"}, Annotations: long,
+			ContainerAnnotations: long,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids[uid] = containers["main"]
+	}
+	n.startPLEG()
+	n.await("relists succeed", func() bool {
+		r, ok := view.Get(subject.RuntimeRelist)
+		return ok && r.GetGeneration() > 2 && r.GetError() == ""
+	})
+	n.runtime.MuteEvents(true)
+	n.exit(ids["long-7"])
+	n.await("a hint from the relist", func() bool { return n.died(ids["long-7"]) })
 }
 
 func TestRestartHintsAtWhatEndedMeanwhile(t *testing.T) {
