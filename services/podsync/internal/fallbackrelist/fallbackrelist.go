@@ -1,8 +1,8 @@
 // Package fallbackrelist lists the runtime for podsync while pleg does not.
 //
-// If pleg is silent, hangs or is down, or the bus between them is, this loop lists the runtime every 5 s and wakes
-// the workers of pods that have changed. So podsync notices an exit within the silence allowed to pleg plus one
-// period.
+// If pleg is silent, hangs or is down, if its relists fail, or if the bus between them is down, this loop lists the
+// runtime every 5 s and wakes the workers of pods that have changed. So podsync notices an exit within the silence
+// allowed to pleg plus one period.
 package fallbackrelist
 
 import (
@@ -97,7 +97,7 @@ func (r *Relister) logChange(silent bool) {
 	}
 	r.looking = silent
 	if silent {
-		r.Log.Warn("pleg is silent, relisting here", "period", Period)
+		r.Log.Warn("pleg does not look at the runtime, relisting here", "period", Period)
 	} else {
 		r.Log.Info("pleg looks again")
 	}
@@ -122,7 +122,7 @@ func (r *Relister) look(ctx context.Context) {
 // newCounter registers the counter of looks.
 func newCounter(r prometheus.Registerer) prometheus.Counter {
 	c := prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "microlet_podsync_relists_total", Help: "Relists that podsync did itself because pleg was silent.",
+		Name: "microlet_podsync_relists_total", Help: "Relists that podsync did itself because pleg was silent or failed to relist.",
 	})
 	r.MustRegister(c)
 	return c

@@ -1,7 +1,7 @@
 // Package plegwatch knows when pleg last proved that it watches the runtime.
 //
 // The proofs are pleg's heartbeats, relists and hints. podsync decides from the time of the last proof whether it
-// must relist by itself. A pleg whose loop hangs, or that does not relist, proves nothing.
+// must relist by itself. A pleg whose loop hangs, that does not relist or whose relists fail, proves nothing.
 package plegwatch
 
 import (
@@ -30,20 +30,26 @@ type Workers interface {
 type Liveness struct {
 	mu            sync.Mutex
 	turns         uint64
+	generation    uint64 // of the last relist that succeeded
 	alive, relist time.Time
 }
 
 // Watch follows pleg on the bus, and wakes the workers of the pods that it hints at.
 func Watch(b *bus.Client, workers Workers) *Liveness {
 	l := &Liveness{}
-	// The view calls back once the client runs, and so after this assignment.
+	// The views call back once the client runs, and so after these assignments.
 	var beats *bus.View[*busv1.Heartbeat]
 	beats = bus.Watch[busv1.Heartbeat](b, subject.Heartbeats, subject.HeartbeatKeys(role.PLEG), func(key string) {
 		if beat, ok := beats.Get(key); ok {
 			l.beat(beat.GetTurns())
 		}
 	})
-	bus.Watch[plegv1.Relist](b, subject.Runtime, subject.RuntimeRelist, func(string) { l.relisted() })
+	var relists *bus.View[*plegv1.Relist]
+	relists = bus.Watch[plegv1.Relist](b, subject.Runtime, subject.RuntimeRelist, func(key string) {
+		if r, ok := relists.Get(key); ok {
+			l.relisted(r)
+		}
+	})
 	b.Subscribe(subject.LifecycleEvents, func(subj string, _ []byte) {
 		l.Hinted()
 		if uid, ok := subject.LifecycleEventPod(subj); ok {
@@ -62,10 +68,14 @@ func (l *Liveness) beat(turns uint64) {
 	}
 }
 
-func (l *Liveness) relisted() {
+// relisted takes a report. One of a relist that failed proves nothing, and neither does one that comes again, as after
+// a loss of the bus.
+func (l *Liveness) relisted(r *plegv1.Relist) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.relist = time.Now()
+	if r.GetError() == "" && r.GetGeneration() != l.generation {
+		l.generation, l.relist = r.GetGeneration(), time.Now()
+	}
 }
 
 // Hinted notes a hint.

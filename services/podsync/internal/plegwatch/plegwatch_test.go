@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	plegv1 "github.com/microlet/microlet/proto/microlet/pleg/v1"
 )
 
 func TestProofsOfLife(t *testing.T) {
@@ -17,7 +19,7 @@ func TestProofsOfLife(t *testing.T) {
 		if !l.Last().IsZero() {
 			t.Error("a pleg that never relisted looks at nothing")
 		}
-		l.relisted()
+		l.relisted(&plegv1.Relist{Generation: 1})
 		time.Sleep(2 * time.Second)
 		l.beat(2)
 		if got := time.Since(l.Last()); got != 0 {
@@ -36,6 +38,27 @@ func TestProofsOfLife(t *testing.T) {
 		l.beat(3)
 		if got := time.Since(l.Last()); got <= staleRelist {
 			t.Errorf("it lives and relisted %v ago, which counts as of %v ago", staleRelist+4*time.Second, got)
+		}
+	})
+}
+
+// A pleg whose relists fail, or whose report comes a second time, has not looked since.
+func TestAFailedRelistProvesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l Liveness
+		l.relisted(&plegv1.Relist{Generation: 1})
+		for i := range uint64(20) {
+			time.Sleep(time.Second)
+			l.beat(i + 1)
+			l.relisted(&plegv1.Relist{Generation: i + 2, Error: "list containers: larger than a message"})
+			l.relisted(&plegv1.Relist{Generation: 1})
+		}
+		if got := time.Since(l.Last()); got != 20*time.Second {
+			t.Errorf("a pleg that has not listed the runtime for 20 s counts as one that looked %v ago", got)
+		}
+		l.relisted(&plegv1.Relist{Generation: 22})
+		if got := time.Since(l.Last()); got != 0 {
+			t.Errorf("a pleg that has just listed the runtime counts as one that looked %v ago", got)
 		}
 	})
 }
