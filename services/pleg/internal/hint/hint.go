@@ -2,7 +2,8 @@
 //
 // A published message has no acknowledgement. So a hint counts as sent only if something else has arrived from the
 // bus since, which shows that the bus works. Otherwise the hint is sent again by gRPC. A duplicate hint costs
-// podsync one extra sync. A lost hint would delay the restart of a container.
+// podsync one extra sync. A lost hint would delay the restart of a container. A hint that the bus takes while podsync
+// has no connection to it is lost; podsync looks at the runtime itself after each connect.
 package hint
 
 import (

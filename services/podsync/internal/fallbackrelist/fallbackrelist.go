@@ -3,11 +3,15 @@
 // If pleg is silent, hangs or is down, if its relists fail, or if the bus between them is down, this loop lists the
 // runtime every 5 s and wakes the workers of pods that have changed. So podsync notices an exit within the silence
 // allowed to pleg plus one period.
+//
+// A hint that pleg publishes while podsync has no connection to the bus is lost. So the loop also looks once after each
+// connect, whoever has lost what.
 package fallbackrelist
 
 import (
 	"context"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -28,6 +32,8 @@ const (
 
 	check   = time.Second
 	timeout = 10 * time.Second
+	// settle is how long after a connect the loop looks: the bus then passes hints on to this connection.
+	settle = time.Second
 )
 
 // Runtime lists what runs: per pod a digest that changes with the pod's sandboxes and containers.
@@ -54,6 +60,8 @@ type Relister struct {
 	Relists prometheus.Counter
 
 	looking bool
+	// due is when the look after the last connect is due; nil if there was a look since.
+	due atomic.Pointer[time.Time]
 }
 
 // Start follows pleg on the bus, and relists while pleg is silent. It returns what is known of pleg.
@@ -62,8 +70,15 @@ func Start(s *service.Service, runtime Runtime, workers Workers) *plegwatch.Live
 	r := &Relister{
 		Runtime: runtime, Workers: workers, LastProof: pleg.Last, Log: s.Log, Relists: newCounter(s.Metrics),
 	}
+	s.Bus.OnConnect(r.connected)
 	s.Go("relist", r.Run)
 	return pleg
+}
+
+// connected notes a new connection to the bus.
+func (r *Relister) connected() {
+	due := time.Now().Add(settle)
+	r.due.Store(&due)
 }
 
 // Run looks when it must, until ctx ends.
@@ -83,9 +98,12 @@ func (r *Relister) Run(ctx context.Context) error {
 			}
 			silent := now.Sub(proof) > Silence
 			r.logChange(silent)
-			if silent && now.Sub(looked) >= Period {
+			due := r.due.Load()
+			if (silent || due != nil && !now.Before(*due)) && now.Sub(looked) >= Period {
 				looked = now
-				r.look(ctx)
+				if r.look(ctx) {
+					r.due.CompareAndSwap(due, nil)
+				}
 			}
 		}
 	}
@@ -103,26 +121,30 @@ func (r *Relister) logChange(silent bool) {
 	}
 }
 
-func (r *Relister) look(ctx context.Context) {
+// look wakes the workers of pods that have changed. It reports whether the runtime answered.
+func (r *Relister) look(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	r.Relists.Inc()
 	now, err := r.Runtime.Digests(ctx)
 	if err != nil {
 		r.Log.Error("relist failed", logkey.Err, err)
-		return
+		return false
 	}
 	for uid, seen := range r.Workers.Seen() {
 		if now[uid] != seen {
 			r.Workers.Wake(uid, "relist")
 		}
 	}
+	return true
 }
 
 // newCounter registers the counter of looks.
 func newCounter(r prometheus.Registerer) prometheus.Counter {
 	c := prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "microlet_podsync_relists_total", Help: "Relists that podsync did itself because pleg was silent or failed to relist.",
+		Name: "microlet_podsync_relists_total",
+		Help: "Relists that podsync did itself: while pleg was silent or failed to relist, and after each connect to the " +
+			"bus.",
 	})
 	r.MustRegister(c)
 	return c

@@ -43,13 +43,16 @@ func (n *node) Wake(uid types.UID, _ string) {
 }
 
 // relist runs the loop for a while with pleg's last sign at that age.
-func relist(t *testing.T, n *node, span time.Duration, sign func() time.Time) {
+func relist(t *testing.T, n *node, span time.Duration, sign func() time.Time, connects ...time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), span)
 	defer cancel()
 	r := Relister{
 		Runtime: n, Workers: n, LastProof: sign, Log: slog.New(slog.DiscardHandler),
 		Relists: newCounter(prometheus.NewRegistry()),
+	}
+	for _, after := range connects {
+		time.AfterFunc(after, r.connected)
 	}
 	if err := r.Run(ctx); err != nil {
 		t.Fatal(err)
@@ -96,6 +99,31 @@ func TestARuntimeThatDoesNotAnswerWakesNobody(t *testing.T) {
 		}
 		if n.looks < 10 {
 			t.Fatalf("gave up after %d looks", n.looks)
+		}
+	})
+}
+
+// A hint that pleg publishes while podsync has no connection to the bus reaches no one, and pleg has done its part.
+func TestLooksOnceAfterEachConnect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{
+			now:  map[types.UID]string{"same": "a", "exited": "c"},
+			seen: map[types.UID]string{"same": "a", "exited": "b"},
+		}
+		relist(t, n, 29*time.Second, time.Now, 0, 10*time.Second, 10*time.Second+time.Millisecond, 20*time.Second)
+		if n.looks != 3 || len(n.woken) != 3 || n.woken[0] != "exited" {
+			t.Errorf("looked %d times after connects at 0, 10 and 20 s, and woke %v", n.looks, n.woken)
+		}
+	})
+}
+
+// A look that fails is repeated.
+func TestALookAfterAConnectThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{fails: true}
+		relist(t, n, 29*time.Second, time.Now, 0)
+		if n.looks < 5 {
+			t.Errorf("gave up after %d looks", n.looks)
 		}
 	})
 }
