@@ -3,6 +3,8 @@ package runtime
 import (
 	"context"
 	"slices"
+	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -12,17 +14,32 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
+// usersPatience is how long the runtime may take to show one sandbox.
+const usersPatience = 5 * time.Second
+
 // UserNamespaces returns the user namespaces of all pods of which a sandbox or a container runs, as far as the runtime
-// tells them. It asks for each sandbox that is not known yet.
-func (r *Runtime) UserNamespaces(ctx context.Context) (map[types.UID][]*runtimeapi.UserNamespace, error) {
+// tells them. It asks for each sandbox that is not known yet. unread has the pods with a sandbox that the runtime does
+// not show, and why.
+func (r *Runtime) UserNamespaces(ctx context.Context) (found map[types.UID][]*runtimeapi.UserNamespace,
+	unread map[types.UID]error, err error) {
 	states, err := r.List(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
-	defer cancel()
-	var sandboxes []pod.Sandbox
-	var owners []types.UID
+	var mu sync.Mutex // of both maps
+	found, unread = map[types.UID][]*runtimeapi.UserNamespace{}, map[types.UID]error{}
+	take := func(uid types.UID, sandbox *pod.Sandbox, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case err != nil:
+			unread[uid] = err
+		case sandbox != nil && sandbox.UserNamespace != nil:
+			found[uid] = append(found[uid], sandbox.UserNamespace)
+		}
+	}
+	calls := errgroup.Group{}
+	calls.SetLimit(r.opts.ReadConcurrency)
 	for uid, state := range states {
 		facts := r.known.of(uid)
 		for _, listed := range state.Sandboxes {
@@ -30,35 +47,19 @@ func (r *Runtime) UserNamespaces(ctx context.Context) (map[types.UID][]*runtimea
 				continue
 			}
 			if fact, ok := facts.sandboxes[listed.ID]; ok {
-				listed = fact
+				take(uid, &fact, nil)
+				continue
 			}
-			sandboxes, owners = append(sandboxes, listed), append(owners, uid)
+			calls.Go(func() error {
+				ctx, cancel := context.WithTimeout(ctx, usersPatience)
+				defer cancel()
+				read, err := r.sandboxStatus(ctx, listed.ID)
+				take(uid, read, err)
+				return nil
+			})
 		}
 	}
-	calls, callCtx := errgroup.WithContext(ctx)
-	calls.SetLimit(r.opts.ReadConcurrency)
-	for i := range sandboxes {
-		if sandboxes[i].UserNamespace != nil {
-			continue
-		}
-		calls.Go(func() error {
-			read, err := r.sandboxStatus(callCtx, sandboxes[i].ID)
-			if err == nil && read != nil {
-				sandboxes[i] = *read
-			}
-			return err
-		})
-	}
-	if err := calls.Wait(); err != nil {
-		return nil, err
-	}
-	found := map[types.UID][]*runtimeapi.UserNamespace{}
-	for i := range sandboxes {
-		if users := sandboxes[i].UserNamespace; users != nil {
-			found[owners[i]] = append(found[owners[i]], users)
-		}
-	}
-	return found, nil
+	return found, unread, calls.Wait()
 }
 
 // runs reports whether there are processes in a sandbox.

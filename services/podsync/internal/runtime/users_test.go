@@ -1,7 +1,10 @@
 package runtime
 
 import (
+	"errors"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -41,8 +44,8 @@ func TestUserNamespaces(t *testing.T) {
 	if err := b.fake.StopSandbox(ids["ended"]); err != nil {
 		t.Fatal(err)
 	}
-	got, err := b.rt.UserNamespaces(t.Context())
-	if err != nil {
+	got, unread, err := b.rt.UserNamespaces(t.Context())
+	if err != nil || len(unread) != 0 {
 		t.Fatal(err)
 	}
 	for uid, first := range map[types.UID]uint32{"read": 65536, "unread": 131072} {
@@ -75,4 +78,35 @@ func TestASandboxRunsAsLongAsItsContainers(t *testing.T) {
 	if runs(state, &pod.Sandbox{ID: "a"}) {
 		t.Error("nothing of it runs")
 	}
+}
+
+// A sandbox that the runtime cannot show, or that it hangs on, takes nothing from what is known of the others.
+func TestUserNamespacesBesideABrokenSandbox(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, Options{})
+		for uid, first := range map[types.UID]uint32{"read": 65536, "broken": 131072} {
+			if _, err := b.rt.RunSandbox(t.Context(), withUsers(b.sandboxConfig(string(uid), 0), first), "", false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.sandbox("plain", 0)
+		b.state("read")
+		b.state("plain")
+		check := func(what string) {
+			t.Helper()
+			begun := time.Now()
+			got, unread, err := b.rt.UserNamespaces(t.Context())
+			if err != nil || len(got["read"]) != 1 || len(unread) != 1 || unread["broken"] == nil {
+				t.Errorf("%s: %v, unread %v, %v", what, got, unread, err)
+			}
+			if took := time.Since(begun); took > 10*time.Second {
+				t.Errorf("%s: it took %v", what, took)
+			}
+		}
+		b.fake.Fail("PodSandboxStatus", errors.New("broken"))
+		check("an error")
+		b.fake.Fail("PodSandboxStatus", nil)
+		defer b.fake.Hang("PodSandboxStatus")()
+		check("a call that hangs")
+	})
 }

@@ -27,8 +27,9 @@ const (
 
 // Runtime knows what runs.
 type Runtime interface {
-	// UserNamespaces returns those of all pods of which something runs.
-	UserNamespaces(ctx context.Context) (map[types.UID][]*runtimeapi.UserNamespace, error)
+	// UserNamespaces returns those of all pods of which something runs, and the pods of which it cannot tell them.
+	UserNamespaces(ctx context.Context) (found map[types.UID][]*runtimeapi.UserNamespace, unread map[types.UID]error,
+		err error)
 }
 
 // Options of a Manager. All are needed.
@@ -162,9 +163,16 @@ func (m *Manager) Of(ctx context.Context, uid types.UID, sandbox *pod.Sandbox) (
 		return nil, err
 	}
 	// Before the lock, since the runtime may be slow. Who begins to run meanwhile has a range that is held.
-	running, err := m.o.Runtime.UserNamespaces(ctx)
+	running, unread, err := m.o.Runtime.UserNamespaces(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read which user IDs are in use: %w", err)
+	}
+	for other, err := range unread {
+		m.o.Log.Warn("the user IDs of a pod are read from its file, since its sandbox cannot be read", logkey.PodUID, other,
+			logkey.Err, err)
+		if err := m.unread(other, err); err != nil && other != uid {
+			return nil, fmt.Errorf("read which user IDs are in use: %w", err)
+		}
 	}
 	r, fresh, err := m.take(uid, ids, running)
 	if err != nil {
@@ -177,6 +185,26 @@ func (m *Manager) Of(ctx context.Context, uid types.UID, sandbox *pod.Sandbox) (
 		}
 	}
 	return r.namespace(), nil
+}
+
+// unread takes the file of a pod for what its sandbox has, which cannot be read. A file is there before the sandbox, so
+// that a pod with a folder and no file has the users of the host. Of a pod with a damaged file or no folder nothing is
+// known, and the error is not nil.
+func (m *Manager) unread(uid types.UID, cause error) error {
+	m.mu.Lock()
+	_, held := m.held[uid]
+	m.mu.Unlock()
+	if held {
+		return nil // take heeds it
+	}
+	_, err := os.Stat(m.dir(uid))
+	if err == nil {
+		if _, err = os.Lstat(filepath.Join(m.dir(uid), fileName)); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+	}
+	return fmt.Errorf("the user IDs of pod %s are not known: its sandbox cannot be read (%w), and the file %s does not "+
+		"tell them: delete the pod", uid, cause, filepath.Join(m.dir(uid), fileName))
 }
 
 // join returns what a sandbox has. It is told by the runtime, or else by the pod's file.

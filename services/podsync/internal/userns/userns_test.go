@@ -46,12 +46,13 @@ func (m *machine) SubIDs(_ context.Context, _ string, groups bool) (string, erro
 
 // cri is a runtime in which these user namespaces are in use.
 type cri struct {
-	used map[types.UID][]*runtimeapi.UserNamespace
-	err  error
+	used   map[types.UID][]*runtimeapi.UserNamespace
+	unread map[types.UID]error
+	err    error
 }
 
-func (c *cri) UserNamespaces(context.Context) (map[types.UID][]*runtimeapi.UserNamespace, error) {
-	return c.used, c.err
+func (c *cri) UserNamespaces(context.Context) (map[types.UID][]*runtimeapi.UserNamespace, map[types.UID]error, error) {
+	return c.used, c.unread, c.err
 }
 
 // node is a machine with room for few pods.
@@ -463,4 +464,37 @@ func TestNothingButAFileIsOpened(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// Of a sandbox that cannot be read the pod's file counts. Only a pod whose file cannot tell holds up others.
+func TestSandboxesThatCannotBeRead(t *testing.T) {
+	broken := errors.New("broken")
+	for name, test := range map[string]struct {
+		set  func(*node)
+		fail bool
+	}{
+		"with a file":           {set: func(n *node) { n.has("other", fileOf(10*Unit, Unit)) }},
+		"with the host's users": {set: func(n *node) { n.has("other", "") }},
+		"with a damaged file":   {set: func(n *node) { n.has("other", "{") }, fail: true},
+		"without a folder":      {set: func(*node) {}, fail: true},
+		"of the pod itself":     {set: func(n *node) { n.has("a", "{"); n.cri.unread = map[types.UID]error{"a": broken} }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			n.cri.unread = map[types.UID]error{"other": broken}
+			test.set(n)
+			m := n.start()
+			n.has("a", "")
+			for range places {
+				got, err := m.Of(t.Context(), "a", nil)
+				if (err != nil) != test.fail || err != nil && !errors.Is(err, broken) {
+					t.Fatalf("%v, %v", got, err)
+				}
+				if r, ok := rangeOf(got); err == nil && (!ok || name == "with a file" && r.First == 10*Unit) {
+					t.Errorf("the pod has the IDs %v", got)
+				}
+				m.Release("a")
+			}
+		})
+	}
 }
