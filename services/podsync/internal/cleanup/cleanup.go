@@ -54,7 +54,7 @@ type Runtime interface {
 
 // Remover removes what the runtime has of a pod.
 type Remover struct {
-	Runtime Runtime
+	Runtime
 	// PreStop runs the hook of a container that runs, if it has one; nil runs none.
 	PreStop func(ctx context.Context, state *pod.State, c *pod.Container)
 }

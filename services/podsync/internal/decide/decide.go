@@ -159,6 +159,7 @@ func keepRunning(in Input) Actions {
 	r := &round{in: in}
 	r.actions.SandboxID = st.Sandboxes[0].ID
 
+	r.stopDoubles()
 	r.ephemeralContainers()
 	switch r.initContainers() {
 	case initFailed:
@@ -191,6 +192,21 @@ func keepRunning(in Input) Actions {
 	}
 	r.removeSuperseded()
 	return r.actions
+}
+
+// stopDoubles stops instances that run beside a newer one of their container, so that there are never two of it: the
+// runtime has started them after their start was given up.
+func (r *round) stopDoubles() {
+	for i := range r.in.State.Containers {
+		c := &r.in.State.Containers[i]
+		newest := r.in.State.Latest(c.Name)
+		if podutil.IsInit(&r.in.Pod.Spec, c.Name) {
+			newest = r.active(c.Name)
+		}
+		if c.Running() && c != newest {
+			r.actions.Kill = append(r.actions.Kill, newKill(r.in, c, "", ""))
+		}
+	}
 }
 
 // keepOrKill looks for a reason to stop a container that runs.

@@ -191,6 +191,16 @@ func TestDecide(t *testing.T) {
 			state: ready(ctr("3", "a", running, 0), ctr("2", "a", dead, 1), ctr("1", "a", dead, 1)),
 			want:  brief{Remove: []string{"1"}},
 		},
+		"one that started late is stopped": {
+			pod: testPod(always, "a", "b"),
+			state: ready(ctr("4", "a", running, 0), ctr("3", "b", dead, 1), ctr("2", "b", running, 0),
+				ctr("1", "a", unknown, 0)),
+			want: brief{
+				Kill:     []string{"2"},
+				Messages: []string{"Stopping container b"},
+				Start:    []string{"b"},
+			},
+		},
 		"definition changed": {
 			pod:   testPod(never, "a"),
 			state: ready(ctr("1", "a", running, 0)),

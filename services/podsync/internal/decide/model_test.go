@@ -211,8 +211,14 @@ func (m *model) atRest(a Actions) {
 	if a.Finished || m.over {
 		return
 	}
-	kept := map[string]int{}
+	kept, alive := map[string]int{}, map[string]bool{}
 	for i := range m.state.Containers {
+		if c := &m.state.Containers[i]; c.Running() {
+			if alive[c.Name] {
+				m.t.Fatalf("two instances of %s run", c.Name)
+			}
+			alive[c.Name] = true
+		}
 		if c := &m.state.Containers[i]; !MayRun(c) {
 			if kept[c.Name]++; kept[c.Name] > m.keep {
 				m.t.Fatalf("more than %d dead instances of %s stay", m.keep, c.Name)
@@ -426,10 +432,12 @@ func middle(t *testing.T, script []byte) {
 			Hash:         uint64(b >> 7),
 		}
 		c.State = dead
-		// Of several only the newest may run, and in no sandbox but the newest: a sandbox is replaced
-		// only when all has been stopped.
-		if m.state.Latest(name) == nil && (c.SandboxID == "found0" || len(m.state.Sandboxes) == 0) {
+		// Nothing runs in a sandbox but the newest: a sandbox is replaced only when all has been stopped.
+		if c.SandboxID == "found0" || len(m.state.Sandboxes) == 0 {
 			c.State = []runtimeapi.ContainerState{created, running, dead, unknown}[b>>4&3]
+			if m.state.Latest(name) != nil && c.State != running {
+				c.State = dead
+			}
 		}
 		m.state.Containers = append(m.state.Containers, c)
 	}

@@ -66,11 +66,11 @@ type Actions struct {
 	StopPod *StopPod
 	// Kill names single containers to stop; empty when StopPod is set.
 	Kill []Kill
-	// Remove names dead containers that nothing needs any more: init containers of a sandbox that
-	// is replaced, containers that were created but never started, and all but the newest
-	// KeepDead dead instances of each container.
+	// Remove names dead containers that count no more, whether or not they can be removed: init containers of a sandbox
+	// that is replaced, containers that were created but never started, and all but the newest KeepDead dead instances
+	// of each container.
 	Remove []string
-	// Reset names containers to remove while their logs stay: the pod begins anew in its sandbox.
+	// Reset names containers that count no more either, and whose logs stay: the pod begins anew in its sandbox.
 	Reset []string
 	// Sandbox is to be created; nil if the one named by SandboxID is to be used.
 	Sandbox *Sandbox

@@ -5,7 +5,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
@@ -70,30 +69,4 @@ func (w *worker) endDuties() {
 	w.refreshing.end()
 	w.sweeping.end()
 	w.refreshing, w.sweeping = nil, nil
-}
-
-// sweep removes sandboxes that were replaced and hold no container any more. A later sync tries again what fails.
-func (w *worker) sweep(p *v1.Pod, state *pod.State) {
-	if !w.sweeping.ended() {
-		return
-	}
-	var replaced []string
-	for i := range state.Sandboxes {
-		if s := &state.Sandboxes[i]; i > 0 && !s.Ready && !holdsContainer(state, s.ID) {
-			replaced = append(replaced, s.ID)
-		}
-	}
-	if len(replaced) == 0 {
-		return
-	}
-	w.sweeping = w.begin(func(ctx context.Context) {
-		for _, id := range replaced {
-			if err := w.deps.Runtime.RemoveSandbox(ctx, id); err != nil && ctx.Err() == nil &&
-				w.history.sweepFails(err) {
-				w.deps.Log.Warn("replaced sandbox not removed", logkey.Pod, podName(p), logkey.PodUID, w.uid,
-					"sandbox", id,
-					logkey.Err, err)
-			}
-		}
-	})
 }

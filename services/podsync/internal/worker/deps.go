@@ -34,12 +34,14 @@ type Runtime interface {
 	StopContainer(ctx context.Context, id string, grace time.Duration) error
 	RemoveContainer(ctx context.Context, id string) error
 	StopSandbox(ctx context.Context, id string) error
-	RemoveSandbox(ctx context.Context, id string) error
 }
 
-// Remover takes everything that the runtime has of a pod out of it.
+// Remover removes what nothing waits for.
 type Remover interface {
+	// Remove removes everything that the runtime has of a pod.
 	Remove(ctx context.Context, state *pod.State) error
+	RemoveContainer(ctx context.Context, id string) error
+	RemoveSandbox(ctx context.Context, id string) error
 }
 
 // Images makes a container's image present and returns what to create the container

@@ -22,7 +22,7 @@ type history struct {
 	refusedEphemeral map[string]bool
 	// failed and delayed are the failures of the last syncs, as they were logged.
 	failed, delayed string
-	// unswept is the same of the sweep of replaced sandboxes, and belongs to it.
+	// unswept is the same of the sweep of dead containers and replaced sandboxes, and belongs to it.
 	unswept string
 }
 
@@ -49,11 +49,13 @@ func (h *history) delays(err error) bool {
 	return before != h.delayed
 }
 
-// sweepFails is fails for the sweep of replaced sandboxes.
+// sweepFails is fails for the sweep of dead containers and replaced sandboxes, of which err may be nil.
 func (h *history) sweepFails(err error) bool {
 	before := h.unswept
-	h.unswept = err.Error()
-	return before != h.unswept
+	if h.unswept = ""; err != nil {
+		h.unswept = err.Error()
+	}
+	return err != nil && before != h.unswept
 }
 
 func (h *history) runs(name string) { delete(h.waiting, name) }

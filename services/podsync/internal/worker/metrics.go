@@ -15,7 +15,9 @@ import (
 type Metrics struct {
 	Wakes   *prometheus.CounterVec
 	Refused prometheus.Counter
-	syncs   *prometheus.HistogramVec
+	// removalFailures counts what nothing waits for, and is tried again.
+	removalFailures *prometheus.CounterVec
+	syncs           *prometheus.HistogramVec
 
 	sandboxes, sandboxErrors    prometheus.Counter
 	containers, containerErrors *prometheus.CounterVec
@@ -35,6 +37,10 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Name: "microlet_podsync_refused_total",
 			Help: "Pods that were not started because they use what is not built.",
 		}),
+		removalFailures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "microlet_podsync_removal_failures_total",
+			Help: "Removals of what is left of containers and pods that failed and are repeated, by what stays.",
+		}, []string{"object"}),
 		syncs: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "kubelet_pod_worker_duration_seconds",
 			Help:    "Duration in seconds to sync a single pod, by operation type.",
@@ -74,7 +80,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Name: "kubelet_image_volume_mounted_errors_total", Help: "Number of failed image volume mounts.",
 		}),
 	}
-	r.MustRegister(m.Wakes, m.Refused, m.syncs, m.sandboxes, m.sandboxErrors, m.containers, m.containerErrors,
+	r.MustRegister(m.Wakes, m.Refused, m.removalFailures, m.syncs, m.sandboxes, m.sandboxErrors, m.containers, m.containerErrors,
 		m.userNamespaces, m.userNamespaceErrors, m.imageVolumes, m.imageVolumesMounted, m.imageVolumeErrors)
 	return m
 }

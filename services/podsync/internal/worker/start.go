@@ -230,6 +230,7 @@ func (w *worker) startContainer(ctx context.Context, p *v1.Pod, s *decide.Start,
 		s.RestartCount = w.deps.Logs.NextRestartCount(podlogs.Pod{Namespace: p.Namespace, Name: p.Name, UID: w.uid},
 			c.Name)
 	}
+	s.RestartCount = w.ownCount(c.Name, s.RestartCount)
 	release, err := w.deps.Volumes.Hold(ctx, p, c)
 	if err != nil {
 		return w.misconfigured(p, c.Name, "keep the volumes' files for container ", err)

@@ -99,6 +99,7 @@ func (w *worker) rest(p *v1.Pod, state *pod.State, wake time.Time) time.Duration
 		w.deps.Traces.Rest(w.uid)
 	}
 	w.keepFresh(p)
+	w.sweep(p, state)
 	return w.untilNext(sooner(wake, w.deadline(p)))
 }
 
@@ -138,7 +139,8 @@ func (w *worker) untilNext(wake time.Time) time.Duration {
 	return min(next, max(time.Until(wake), 0))
 }
 
-// act carries out one decision, in the order of its fields.
+// act carries out one decision, in the order of its fields. Dead containers count no more from here on; sweep removes
+// them, as no start waits for a removal.
 func (w *worker) act(ctx context.Context, p *v1.Pod, state *pod.State, a *decide.Actions) error {
 	if a.StopPod != nil {
 		if err := w.stopPod(ctx, p, a.StopPod); err != nil {
@@ -148,37 +150,12 @@ func (w *worker) act(ctx context.Context, p *v1.Pod, state *pod.State, a *decide
 	if err := w.kill(ctx, p, a.Kill); err != nil {
 		return err
 	}
-	for _, id := range a.Remove {
-		if err := w.removeContainer(ctx, state, id); err != nil {
-			return transient("remove a dead container", err)
-		}
-	}
-	for _, id := range a.Reset {
-		if err := w.deps.Runtime.RemoveContainer(ctx, id); err != nil {
-			return transient("remove a container that begins anew", err)
-		}
-	}
+	w.passOver(state, a)
 	if a.Sandbox == nil && len(a.Start) == 0 {
 		return nil
 	}
+	w.discard(ctx, state, a)
 	return w.start(ctx, p, state, a)
-}
-
-// removeContainer removes a dead container, and its log with it.
-func (w *worker) removeContainer(ctx context.Context, state *pod.State, id string) error {
-	if err := w.deps.Runtime.RemoveContainer(ctx, id); err != nil {
-		return err
-	}
-	for i := range state.Containers {
-		if c := &state.Containers[i]; c.ID == id && c.LogPath != "" {
-			return w.deps.Logs.RemoveContainer(c.LogPath)
-		}
-	}
-	return nil
-}
-
-func holdsContainer(state *pod.State, sandboxID string) bool {
-	return slices.ContainsFunc(state.Containers, func(c pod.Container) bool { return c.SandboxID == sandboxID })
 }
 
 // refuse reports a pod that asks for what is not built: its containers wait. What already

@@ -91,11 +91,11 @@ func (w *worker) awaitRemoval(p *v1.Pod) (time.Duration, bool, error) {
 
 // removeRemains removes what is left in the runtime and on disk of a pod whose object is gone.
 func (w *worker) removeRemains(ctx context.Context, p *v1.Pod) error {
-	state, err := w.readState(ctx)
+	state, err := w.deps.Runtime.State(ctx, w.uid) // with the containers that count no more
 	if err != nil {
-		return err
+		return transient("read the pod's state", err)
 	}
-	if err := w.deps.Remover.Remove(ctx, state); err != nil {
+	if err := w.counted(ctx, "pod", w.deps.Remover.Remove(ctx, state)); err != nil {
 		return transient("remove the pod", err)
 	}
 	if err := w.deps.Logs.Remove(podlogs.Pod{Namespace: p.Namespace, Name: p.Name, UID: w.uid}); err != nil {

@@ -46,6 +46,8 @@ type worker struct {
 	eviction   *eviction
 	stopped    chan struct{} // closed when ended is set
 	standing   Standing
+	// remains are dead containers that count no more, by ID.
+	remains map[string]remains
 
 	// stale signals that the sources of the pod's volumes have changed. mounting is the lock of the volumes.
 	stale, mounting chan struct{}
@@ -92,6 +94,7 @@ func newWorker(p *v1.Pod, source podsyncv1.PodSource, deps *Deps, metrics *Metri
 		standing: Standing{Phase: syncing.String(), Syncing: true},
 		stops:    map[string]*stopping{}, stoppedSandboxes: map[string]bool{}, pulls: map[string]*pull[images]{},
 		volumePulls: map[string]*pull[*runtimeapi.ImageSpec]{},
+		remains:     map[string]remains{},
 		history:     newHistory(), backoff: decide.NewBackoff(deps.MaxBackoff),
 	}
 }
@@ -339,7 +342,7 @@ func (w *worker) readState(ctx context.Context) (*pod.State, error) {
 }
 
 // readOnce reads what the runtime has of the pod, and remembers that it was seen. Unlike
-// readState it may be called beside the worker's own goroutine.
+// readState it may be called beside the worker's own goroutine. Containers that count no more are left out.
 func (w *worker) readOnce(ctx context.Context) (*pod.State, error) {
 	state, err := w.deps.Runtime.State(ctx, w.uid)
 	if err != nil {
@@ -352,7 +355,7 @@ func (w *worker) readOnce(ctx context.Context) (*pod.State, error) {
 	w.digest, w.read = state.Digest(), true
 	w.standing.State = state
 	w.mu.Unlock()
-	return state, nil
+	return w.counting(state), nil
 }
 
 // endsSooner reports whether p must end and its older version need not, or must end within
