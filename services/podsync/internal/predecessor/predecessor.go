@@ -1,8 +1,8 @@
-// Package predecessor removes what still runs of the earlier version of a static pod.
+// Package predecessor stops what still runs of the earlier version of a static pod.
 //
 // An edited manifest is a pod with another UID. After a restart of podsync, no source contains the earlier pod, and
 // its containers hold the ports and folders that the new pod needs. The package never touches a pod that has a
-// worker.
+// worker. It removes nothing: a new pod waits for no removal, and package cleanup removes what no pod needs.
 package predecessor
 
 import (
@@ -20,7 +20,7 @@ import (
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/podutil"
-	"github.com/microlet/microlet/services/podsync/internal/cleanup"
+	"github.com/microlet/microlet/services/podsync/internal/decide"
 	"github.com/microlet/microlet/services/podsync/internal/labels"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/source"
@@ -34,19 +34,26 @@ type Workers interface {
 	Known(uid types.UID) bool
 }
 
+// Runtime is what an Ender asks of the container runtime.
+type Runtime interface {
+	List(ctx context.Context) (map[types.UID]*pod.State, error)
+	StopContainer(ctx context.Context, id string, grace time.Duration) error
+	StopSandbox(ctx context.Context, id string) error
+}
+
 // Ender ends predecessors.
 type Ender struct {
-	runtime cleanup.Runtime
+	runtime Runtime
 	workers Workers
 	log     *slog.Logger
 }
 
 // New returns an Ender that spares the pods that have workers.
-func New(runtime cleanup.Runtime, workers Workers, log *slog.Logger) *Ender {
+func New(runtime Runtime, workers Workers, log *slog.Logger) *Ender {
 	return &Ender{runtime: runtime, workers: workers, log: log}
 }
 
-// End implements worker.Predecessors. It ends what the runtime has of a static pod under the UID of an earlier
+// End implements worker.Predecessors. It stops what the runtime has of a static pod under the UID of an earlier
 // manifest: its containers hold the ports and folders that the new one needs, and no worker knows them.
 func (e *Ender) End(ctx context.Context, p *v1.Pod) error {
 	states, err := e.runtime.List(ctx)
@@ -67,13 +74,13 @@ func (e *Ender) End(ctx context.Context, p *v1.Pod) error {
 	return errors.Join(errs...)
 }
 
-// end stops a pod's containers, each with the pod's grace period, and removes the pod.
+// end stops a pod's containers, each with the pod's grace period, and then its sandboxes, which have its network.
 func (e *Ender) end(ctx context.Context, state *pod.State) error {
 	errs := make([]error, len(state.Containers))
 	var all sync.WaitGroup
 	for i := range state.Containers {
 		c := &state.Containers[i]
-		if !c.Running() {
+		if !decide.MayRun(c) {
 			continue
 		}
 		all.Go(func() {
@@ -91,7 +98,13 @@ func (e *Ender) end(ctx context.Context, state *pod.State) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return cleanup.Remover{Runtime: e.runtime}.Remove(ctx, state)
+	errs = nil
+	for i := range state.Sandboxes {
+		if err := e.runtime.StopSandbox(ctx, state.Sandboxes[i].ID); err != nil {
+			errs = append(errs, fmt.Errorf("stop sandbox %s: %w", state.Sandboxes[i].ID, err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // static reports whether the runtime has the pod from another source than the apiserver.

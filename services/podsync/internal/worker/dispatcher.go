@@ -179,6 +179,7 @@ func (d *Dispatcher) start(ctx context.Context, w *worker) {
 	if end := d.deps.Ends(w.pod); end != nil {
 		w.evict(eviction{causeEvicted, *end, nil})
 	}
+	w.onForgotten = func() { d.post(func(ctx context.Context) { d.startHeld(ctx, w) }) }
 	d.workers.add(w)
 	w.publish()
 	d.running.Go(func() {
@@ -192,6 +193,10 @@ func (d *Dispatcher) start(ctx context.Context, w *worker) {
 // of an apiserver that was behind or when a manifest was put back, it gets another worker.
 func (d *Dispatcher) finish(ctx context.Context, w *worker) {
 	if p := w.wantedAgain(); p != nil {
+		if w.isForgotten() && d.hold(p, w.source) { // another of its name has begun since
+			d.workers.remove(w.uid)
+			return
+		}
 		d.start(ctx, d.newWorker(p, w.source))
 		return
 	}

@@ -256,7 +256,8 @@ func (n *node) Unmount(_ context.Context, uid types.UID) error {
 func (n *node) EnsurePod(p *v1.Pod) (string, error)                  { return "/kubepods/pod" + string(p.UID), nil }
 func (n *node) RemovePod(context.Context, types.UID) error           { return nil }
 func (n *node) LinkLogs(*v1.Pod, *v1.Container, int32, string) error { return nil }
-func (n *node) Remove(podlogs.Pod) error                             { return nil }
+
+func (n *node) Remove(p podlogs.Pod) error { return n.broken("Remove", p.UID) }
 
 func (n *node) Register(p *v1.Pod) { n.registers(p.UID, true) }
 

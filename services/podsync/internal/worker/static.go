@@ -13,7 +13,7 @@ import (
 )
 
 // held is a static pod that waits for another of its name to end: an edited manifest has another UID, and the pod of
-// the one before still holds its ports and its folders.
+// the one before still holds its ports and its folders. It does not wait for the removal of what is left of that.
 type held struct {
 	pod  *v1.Pod
 	from podsyncv1.PodSource
@@ -68,7 +68,7 @@ func (d *Dispatcher) hold(p *v1.Pod, from podsyncv1.PodSource) bool {
 
 func (d *Dispatcher) runsStatic(name types.NamespacedName) bool {
 	for _, w := range d.workers.all() {
-		if isStatic(w.source) && fullName(w.latest()) == name {
+		if isStatic(w.source) && !w.isForgotten() && fullName(w.latest()) == name {
 			return true
 		}
 	}

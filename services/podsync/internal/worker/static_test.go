@@ -218,3 +218,69 @@ func TestAPodThatComesBackIsMirrored(t *testing.T) {
 		})
 	}
 }
+
+// TestASuccessorWaitsForNoRemoval: what is left of the pod of the earlier manifest may stay for as long as it likes.
+func TestASuccessorWaitsForNoRemoval(t *testing.T) {
+	for name, block := range map[string]func(n *node){
+		"the runtime fails": func(n *node) {
+			n.cri.Fail("RemoveContainer", errBusy)
+			n.cri.Fail("RemovePodSandbox", errBusy) // with the containers, which it removes first
+		},
+		"the runtime hangs": func(n *node) {
+			n.cri.Hang("RemoveContainer")
+			n.cri.Hang("RemovePodSandbox")
+		},
+		"the logs stay": func(n *node) { n.breaks("Remove", "1", errBusy) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := startNode(t)
+				n.dispatcher.SetPod(staticPod("1"), file)
+				n.wait(time.Second)
+				block(n)
+				n.dispatcher.RemovePod("1", file)
+				n.dispatcher.SetPod(staticPod("2"), file)
+				n.wait(10 * time.Second)
+				if !n.running("2") {
+					t.Fatalf("does not run 10 seconds after the earlier one was stopped: %+v", n.status("2"))
+				}
+				if n.isWanted("1") || n.published.said("1") != "nothing" {
+					t.Errorf("the earlier one is mirrored: %v, reported: %q", n.isWanted("1"), n.published.said("1"))
+				}
+				n.cri.Hang("RemoveContainer")()
+				n.cri.Hang("RemovePodSandbox")()
+				n.cri.Fail("RemoveContainer", nil)
+				n.cri.Fail("RemovePodSandbox", nil)
+				n.breaks("Remove", "1", nil)
+				n.wait(10 * time.Minute)
+				if left := n.state(staticPod("1")); n.workers.Known("1") || len(left.Sandboxes)+len(left.Containers) > 0 {
+					t.Errorf("what is left is never removed: %+v", left)
+				}
+			})
+		})
+	}
+}
+
+// TestAnEarlierManifestThatIsPutBackWaitsForItsSuccessor, whose pod has begun before all of the earlier one was removed.
+func TestAnEarlierManifestThatIsPutBackWaitsForItsSuccessor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := startNode(t)
+		n.dispatcher.SetPod(staticPod("1"), file)
+		n.wait(time.Second)
+		n.cri.Fail("RemovePodSandbox", errBusy)
+		n.dispatcher.RemovePod("1", file)
+		n.dispatcher.SetPod(staticPod("2"), file)
+		n.wait(10 * time.Second)
+		n.dispatcher.SetPod(staticPod("1"), file)
+		n.wait(time.Minute)
+		if !n.running("2") || len(n.alive(staticPod("1"), "c")) != 0 {
+			t.Fatalf("running: 2 %v, 1 %v", n.running("2"), n.alive(staticPod("1"), "c"))
+		}
+		n.cri.Fail("RemovePodSandbox", nil)
+		n.dispatcher.RemovePod("2", file)
+		n.wait(time.Minute)
+		if !n.running("1") || n.workers.Known("2") || !n.isWanted("1") {
+			t.Fatalf("after the end of 2: %+v, mirrored %v, pods %v", n.status("1"), n.isWanted("1"), n.workers.UIDs())
+		}
+	})
+}

@@ -89,22 +89,17 @@ func (w *worker) awaitRemoval(p *v1.Pod) (time.Duration, bool, error) {
 	return jitter(w.deps.Resync), false, nil
 }
 
-// removeRemains removes what is left in the runtime and on disk of a pod whose object is gone.
+// removeRemains removes what is left in the runtime and on disk of a pod whose object is gone. It goes as far as it can.
 func (w *worker) removeRemains(ctx context.Context, p *v1.Pod) error {
 	state, err := w.deps.Runtime.State(ctx, w.uid) // with the containers that count no more
 	if err != nil {
 		return transient("read the pod's state", err)
 	}
-	if err := w.counted(ctx, "pod", w.deps.Remover.Remove(ctx, state)); err != nil {
-		return transient("remove the pod", err)
+	removed := w.counted(ctx, "pod", w.deps.Remover.Remove(ctx, state))
+	logs := w.counted(ctx, "log", w.deps.Logs.Remove(podlogs.Pod{Namespace: p.Namespace, Name: p.Name, UID: w.uid}))
+	if err := errors.Join(removed, logs); err != nil {
+		return transient("remove what is left of the pod", err)
 	}
-	if err := w.deps.Logs.Remove(podlogs.Pod{Namespace: p.Namespace, Name: p.Name, UID: w.uid}); err != nil {
-		return transient("remove the pod's logs", err)
-	}
-	w.deps.Objects.Unregister(w.uid)
-	w.deps.Mirrors.Forget(w.uid)
-	w.deps.Reporter.Forget(w.uid)
-	w.deps.Admission.Forget(w.uid)
 	w.move(causeCleanedUp)
 	w.deps.Log.Info("pod is gone", logkey.Pod, podName(p), logkey.PodUID, w.uid)
 	return nil

@@ -45,6 +45,7 @@ type worker struct {
 	read       bool
 	eviction   *eviction
 	stopped    chan struct{} // closed when ended is set
+	forgotten  bool          // only remains are left of it, which nothing waits for
 	standing   Standing
 	// remains are dead containers that count no more, by ID.
 	remains map[string]remains
@@ -67,6 +68,8 @@ type worker struct {
 	pending error
 	// predecessorEnded: what ran of the pod under an earlier manifest has ended.
 	predecessorEnded bool
+	// onForgotten is called when forgotten is set.
+	onForgotten func()
 	// life ends with podsync, not with a sync. round is the sync's that runs, whose trace what outlives it is in.
 	life, round context.Context
 	// refreshing and sweeping are the background tasks that run.
@@ -263,6 +266,7 @@ func (w *worker) step(ctx context.Context, p *v1.Pod, removed bool) (again time.
 				logkey.PodUID, w.uid)
 			return 0, true, nil
 		}
+		w.forget()
 		if err := w.removeRemains(ctx, p); err != nil {
 			return 0, false, err
 		}
@@ -324,6 +328,27 @@ func (w *worker) end() {
 	w.ended = true
 	close(w.stopped)
 	w.deps.Admission.Ended(w.uid)
+}
+
+// forget has the pod forgotten by what keeps something of it by its UID, and lets another static pod of its name begin.
+func (w *worker) forget() {
+	if w.isForgotten() {
+		return
+	}
+	w.deps.Objects.Unregister(w.uid)
+	w.deps.Mirrors.Forget(w.uid)
+	w.deps.Reporter.Forget(w.uid)
+	w.deps.Admission.Forget(w.uid)
+	w.mu.Lock()
+	w.forgotten = true
+	w.mu.Unlock()
+	w.onForgotten()
+}
+
+func (w *worker) isForgotten() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.forgotten
 }
 
 func (w *worker) seen() (string, bool) {
