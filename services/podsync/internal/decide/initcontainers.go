@@ -81,6 +81,20 @@ func (r *round) advance(i, last int) bool {
 	return false
 }
 
+// reasonOOMKilled is the runtimes' reason of a container in which a process was killed for memory.
+const reasonOOMKilled = "OOMKilled"
+
+// InitFailed reports whether an init container that ended so has failed. One in which a process was killed for memory
+// has, whatever its exit code says: what it was to prepare may be missing.
+func InitFailed(exitCode int32, reason string) bool {
+	return exitCode != 0 || reason == reasonOOMKilled
+}
+
+// RestartsFailedInit reports whether an init container that has failed with this exit code, which may be 0, runs again.
+func RestartsFailedInit(p *v1.Pod, c *v1.Container, exitCode int32) bool {
+	return ShouldRestart(p, c, exitCode) || restartsAfterKill(p, c)
+}
+
 // plainInit looks at the init container that the pod has come to.
 func (r *round) plainInit(spec *v1.Container, index int) initState {
 	c := r.active(spec.Name)
@@ -88,10 +102,10 @@ func (r *round) plainInit(spec *v1.Container, index int) initState {
 	case runtimeapi.ContainerState_CONTAINER_RUNNING:
 		return initPending
 	case runtimeapi.ContainerState_CONTAINER_EXITED:
-		if c.ExitCode == 0 {
+		if !InitFailed(c.ExitCode, c.Reason) {
 			return initDone
 		}
-		if !ShouldRestart(r.in.Pod, spec, c.ExitCode) {
+		if !RestartsFailedInit(r.in.Pod, spec, c.ExitCode) {
 			return initFailed
 		}
 	case runtimeapi.ContainerState_CONTAINER_UNKNOWN:

@@ -230,6 +230,11 @@ func (s stage) input() Input {
 		"running": func(id, name string) pod.Container { return ctr(id, name, running, 0) },
 		"done":    func(id, name string) pod.Container { return ctr(id, name, dead, 0) },
 		"failed":  func(id, name string) pod.Container { return ctr(id, name, dead, 1) },
+		"out of memory": func(id, name string) pod.Container { // a child of it was killed
+			c := ctr(id, name, dead, 0)
+			c.Reason = "OOMKilled"
+			return c
+		},
 		"unknown": func(id, name string) pod.Container { return ctr(id, name, unknown, 0) },
 		"created": func(id, name string) pod.Container { return ctr(id, name, created, 0) },
 		"elsewhere": func(id, name string) pod.Container { // left over in an older sandbox
@@ -333,7 +338,7 @@ func (s stage) expected() plot {
 // TestEveryStageOfInitialization compares each decision with what the walk expects.
 func TestEveryStageOfInitialization(t *testing.T) {
 	visited := 0
-	found := []string{"nothing", "elsewhere", "created", "running", "done", "failed", "unknown"}
+	found := []string{"nothing", "elsewhere", "created", "running", "done", "failed", "out of memory", "unknown"}
 	kinds := []string{"plain", "sidecar", "probed"}
 	for _, policy := range []v1.RestartPolicy{"Always", "OnFailure", "Never"} {
 		for n := range len(kinds) * len(kinds) * len(found) * len(found) * 2 * 3 {
@@ -341,7 +346,7 @@ func TestEveryStageOfInitialization(t *testing.T) {
 			s := stage{
 				policy: policy,
 				kinds:  [2]string{kinds[pick(3)], kinds[pick(3)]},
-				found:  [2]string{found[pick(7)], found[pick(7)]},
+				found:  [2]string{found[pick(8)], found[pick(8)]},
 				begun:  pick(2) == 1,
 				result: Result(pick(3)),
 			}
@@ -369,7 +374,7 @@ func TestEveryStageOfInitialization(t *testing.T) {
 			}
 		}
 	}
-	if visited != 7938 {
+	if visited != 10368 {
 		t.Errorf("%d stages", visited)
 	}
 }

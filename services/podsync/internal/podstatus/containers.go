@@ -185,7 +185,8 @@ func (g *generator) state(c *pod.Container, old *v1.ContainerStatus) v1.Containe
 func (g *generator) explain(spec *v1.Container, s *v1.ContainerStatus, init bool) {
 	newest := g.st.Latest(spec.Name)
 	if init && !podutil.IsSidecar(spec) {
-		if newest != nil && newest.State == runtimeapi.ContainerState_CONTAINER_EXITED && newest.ExitCode == 0 {
+		if newest != nil && newest.State == runtimeapi.ContainerState_CONTAINER_EXITED &&
+			!decide.InitFailed(newest.ExitCode, newest.Reason) {
 			return
 		}
 		if newest == nil && s.State.Waiting != nil && decide.AnyCreated(g.pod, g.st) {
@@ -229,7 +230,8 @@ func (g *generator) probes(s *v1.PodStatus) {
 		}
 		g.probe(spec, c, podutil.ContainerStatus(g.old.InitContainerStatuses, c.Name))
 		if !podutil.IsSidecar(spec) {
-			c.Ready = c.State.Terminated != nil && c.State.Terminated.ExitCode == 0
+			ended := c.State.Terminated
+			c.Ready = ended != nil && !decide.InitFailed(ended.ExitCode, ended.Reason)
 		}
 	}
 }

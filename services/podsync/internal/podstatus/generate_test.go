@@ -83,6 +83,34 @@ func TestRunningPod(t *testing.T) {
 	}
 }
 
+// outOfMemory is a container that ended well although a child of it was killed for memory.
+func outOfMemory(name string) pod.Container {
+	c := ctr("3", name, dead, 0)
+	c.Reason = "OOMKilled"
+	return c
+}
+
+// TestAnInitContainerOutOfMemoryHasFailed, whatever its exit code is.
+func TestAnInitContainerOutOfMemoryHasFailed(t *testing.T) {
+	for _, policy := range []v1.RestartPolicy{v1.RestartPolicyAlways, v1.RestartPolicyNever} {
+		p, in := testPod("a"), inputs()
+		p.Spec.RestartPolicy = policy
+		p.Spec.InitContainers = []v1.Container{{Name: "i"}}
+		in.Waiting = map[string]Waiting{"i": {Reason: "CrashLoopBackOff"}}
+		s := Generate(p, ready(outOfMemory("i")), in)
+		c := s.InitContainerStatuses[0]
+		if c.Ready || podutil.Condition(s.Conditions, v1.PodInitialized).Status != v1.ConditionFalse {
+			t.Errorf("%s: initialized: %+v", policy, c)
+		}
+		if waits := c.State.Waiting != nil; waits != (policy == v1.RestartPolicyAlways) {
+			t.Errorf("%s: state %+v", policy, c.State)
+		}
+		if main := Terminate(p, s, t0).ContainerStatuses[0].State; main.Waiting == nil {
+			t.Errorf("%s: a container that was never to start ended as %+v", policy, main)
+		}
+	}
+}
+
 func TestPhase(t *testing.T) {
 	terminal := func(in *Inputs, _ *v1.Pod) { in.Terminal = true }
 	policy := func(policy v1.RestartPolicy) func(*Inputs, *v1.Pod) {
@@ -117,6 +145,10 @@ func TestPhase(t *testing.T) {
 		"init runs":          {ready(ctr("3", "i", running, 0)), init(v1.RestartPolicyAlways), v1.PodPending},
 		"init failed":        {ready(ctr("3", "i", dead, 1)), init(v1.RestartPolicyAlways), v1.PodPending},
 		"init failed, never": {ready(ctr("3", "i", dead, 1)), init(v1.RestartPolicyNever), v1.PodFailed},
+		"init out of memory": {ready(outOfMemory("i")), init(v1.RestartPolicyAlways), v1.PodPending},
+		"init out of memory, on failure": {ready(outOfMemory("i")), init(v1.RestartPolicyOnFailure),
+			v1.PodPending},
+		"init out of memory, never": {ready(outOfMemory("i")), init(v1.RestartPolicyNever), v1.PodFailed},
 		"init done": {ready(ctr("3", "i", dead, 0), ctr("1", "a", running, 0), ctr("2", "b", running, 0)),
 			init(v1.RestartPolicyNever), v1.PodRunning},
 		"evicted": {ready(ctr("1", "a", running, 0), ctr("2", "b", running, 0)), func(in *Inputs, _ *v1.Pod) {

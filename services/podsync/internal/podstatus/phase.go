@@ -4,6 +4,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/microlet/microlet/services/internal/podutil"
+	"github.com/microlet/microlet/services/podsync/internal/decide"
 )
 
 // phase sums up the containers' states.
@@ -55,7 +56,8 @@ func (g *generator) countInit(statuses []v1.ContainerStatus) (n initCount) {
 		switch {
 		case s == nil || s.State.Running != nil || ended == nil:
 			n.pending = true
-		case ended.ExitCode != 0 && !g.runsAgain(spec, ended):
+		case decide.InitFailed(ended.ExitCode, ended.Reason) && ended.Reason != reasonRestartingAll &&
+			!decide.RestartsFailedInit(g.pod, spec, ended.ExitCode):
 			n.failedForGood = true
 		}
 	}

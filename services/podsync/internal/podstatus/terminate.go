@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/microlet/microlet/services/internal/podutil"
+	"github.com/microlet/microlet/services/podsync/internal/decide"
 )
 
 // Terminate makes a status final: nothing of the pod is left, so a container that is not known
@@ -79,7 +80,7 @@ func wasInitialized(p *v1.Pod, s *v1.PodStatus) bool {
 		if ended == nil {
 			ended = last.LastTerminationState.Terminated
 		}
-		return ended != nil && ended.ExitCode == 0
+		return ended != nil && !decide.InitFailed(ended.ExitCode, ended.Reason)
 	}
 }
 
