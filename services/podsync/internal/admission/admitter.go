@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
@@ -85,6 +86,10 @@ type entry struct {
 	stage  stage
 	// result of a rejected pod; of an admitted one only Preempt.
 	result Result
+	// leaves is when the pod's source removed it; zero for a pod that is wanted.
+	leaves time.Time
+	// until is when the pod waits no longer for the end of pods that leave; zero if it does not.
+	until time.Time
 	// The labels of the node may be old, and whether a newer version was asked for.
 	stale, refreshed bool
 }
@@ -121,9 +126,10 @@ func (a *Admitter) Rejected(reason string) { a.metrics.rejected(reason) }
 func (a *Admitter) Ended(uid types.UID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if e := a.pods[uid]; e != nil {
+	if e := a.pods[uid]; e != nil && e.stage != ended {
 		e.stage = ended
 		a.giveUp(e)
+		a.wake()
 	}
 }
 
@@ -136,20 +142,20 @@ func (a *Admitter) Forget(uid types.UID) {
 	}
 	delete(a.pods, uid)
 	delete(a.runs, uid)
+	a.wake()
 }
 
-// giveUp drops a preemption that nobody will carry out: its pod has ended before it could.
+// giveUp drops a preemption that nobody will carry out: its pod has ended before it could. The caller wakes who waits.
 func (a *Admitter) giveUp(e *entry) {
 	if e.result.Preempt != nil {
 		e.result.Preempt = nil
 		a.preempting--
-		a.wake()
 	}
 }
 
 // Admit returns the result on a pod, which stands for as long as the pod does. It waits
-// until the pod's source was heard, and for the end of those whom the pod preempts; ctx
-// ends that. running: something of the pod runs.
+// until the pod's source was heard, for the end of those whom the pod preempts, and for that of
+// pods that leave and have its place; ctx ends that. running: something of the pod runs.
 func (a *Admitter) Admit(ctx context.Context, p *v1.Pod, source podsyncv1.PodSource, running bool) (Result, error) {
 	if err := a.askWhatRuns(ctx); err != nil {
 		return Result{}, err
@@ -184,13 +190,26 @@ func (a *Admitter) Admit(ctx context.Context, p *v1.Pod, source podsyncv1.PodSou
 			}
 			a.refreshed(p.UID)
 		default:
-			select {
-			case <-changed:
-			case <-ctx.Done():
-				return Result{}, ctx.Err()
+			if err := awaitChange(ctx, changed, e.until); err != nil {
+				return Result{}, err
 			}
 		}
 	}
+}
+
+// awaitChange waits for a change, or for a time that is not zero.
+func awaitChange(ctx context.Context, changed <-chan struct{}, until time.Time) error {
+	timed := ctx
+	if !until.IsZero() {
+		var cancel context.CancelFunc
+		timed, cancel = context.WithDeadline(ctx, until)
+		defer cancel()
+	}
+	select {
+	case <-changed:
+	case <-timed.Done():
+	}
+	return ctx.Err()
 }
 
 // decide takes all pods that wait, in their order, and returns how p fares. p replaces
@@ -226,12 +245,12 @@ func (a *Admitter) decide(ctx context.Context, p *v1.Pod) (entry, <-chan struct{
 	return copied, a.changed
 }
 
-// due reports whether a pod's turn has come. One that is being deleted asks for nothing.
+// due reports whether a pod's turn has come. One that is being deleted, or leaves, asks for nothing.
 func (a *Admitter) due(e *entry) bool {
 	if a.runs[e.pod.UID] {
 		return true
 	}
-	return a.heard[e.source] && e.pod.DeletionTimestamp == nil &&
+	return a.heard[e.source] && e.pod.DeletionTimestamp == nil && e.leaves.IsZero() &&
 		(a.nodeKnown || e.source != podsyncv1.PodSource_POD_SOURCE_API)
 }
 
@@ -243,7 +262,10 @@ func (a *Admitter) decideOne(ctx context.Context, e *entry, others []*entry) {
 	if e.stale {
 		return // until its own worker has read the Node anew
 	}
-	v := ask(ctx, a.o.Handlers, a.attributes(e.pod, others))
+	v := ask(ctx, a.o.Handlers, a.attributes(e.pod, staying(others)))
+	if v.Admitted() && a.waitsForLeaving(ctx, e, others) {
+		return
+	}
 	switch {
 	case (v.Preempt != nil || v.Resources) && a.preempting > 0:
 		// What others make room for may be enough for this one too: it is asked again then.
@@ -271,7 +293,7 @@ func (a *Admitter) Judge(ctx context.Context, p *v1.Pod) Result {
 	var others []*entry
 	for _, e := range a.pods {
 		same := e.pod.Namespace == p.Namespace && e.pod.Name == p.Name
-		if e.stage == admitted && !same {
+		if e.stage == admitted && e.leaves.IsZero() && !same {
 			others = append(others, e)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 type metrics struct {
-	rejections, preemptions *prometheus.CounterVec
+	rejections, preemptions, waits *prometheus.CounterVec
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
@@ -20,8 +20,12 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		preemptions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "kubelet_preemptions", Help: "Cumulative number of pod preemptions by preemption resource",
 		}, []string{"preemption_signal"}),
+		waits: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "microlet_podsync_admission_waits_total",
+			Help: "Pods that waited for the place of pods that their sources had removed, by whether these ended in time.",
+		}, []string{"outcome"}),
 	}
-	r.MustRegister(m.rejections, m.preemptions)
+	r.MustRegister(m.rejections, m.preemptions, m.waits)
 	return m
 }
 

@@ -20,6 +20,8 @@ type Admission interface {
 	Admit(ctx context.Context, p *v1.Pod, source podsyncv1.PodSource, running bool) (admission.Result, error)
 	// Rejected counts a pod that was admitted, and may then not run here all the same.
 	Rejected(reason string)
+	// Removed notes that the pod's source wants it no longer.
+	Removed(uid types.UID)
 	Ended(uid types.UID)
 	Forget(uid types.UID)
 }

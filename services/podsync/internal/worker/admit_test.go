@@ -38,6 +38,7 @@ func (a *admissions) Add(*v1.Pod, podsyncv1.PodSource) {}
 
 func (a *admissions) Heard(podsyncv1.PodSource) { a.count(&a.heard) }
 func (a *admissions) Forget(types.UID)          { a.count(&a.gone) }
+func (*admissions) Removed(types.UID)           {}
 
 func (a *admissions) Ended(uid types.UID) {
 	a.mu.Lock()

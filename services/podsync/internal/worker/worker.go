@@ -147,6 +147,7 @@ func (w *worker) remove() {
 		w.cancelSync(errSyncCanceled)
 	}
 	w.mu.Unlock()
+	w.deps.Admission.Removed(w.uid)
 	w.deps.Objects.Unregister(w.uid) // the apiserver forbids the node to read what no pod of its names any more
 	w.wake()
 }
