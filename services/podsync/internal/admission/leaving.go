@@ -13,8 +13,8 @@ import (
 // beside what still runs.
 const leavingPatience = time.Minute
 
-// Removed notes that the source of a pod wants it no longer, so that it leaves: it was deleted without its grace period,
-// or its end was not seen. It is no reason to reject another pod, which waits for its end instead.
+// Removed notes that the source of a pod wants it no longer, so that it leaves: it was deleted without its grace
+// period, or its end was not seen. It is no reason to reject another pod, which waits for its end instead.
 func (a *Admitter) Removed(uid types.UID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

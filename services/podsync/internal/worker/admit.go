@@ -51,7 +51,9 @@ func (w *worker) admit(ctx context.Context, p *v1.Pod, state *pod.State) (bool, 
 
 // reject ends a pod that may not run here.
 func (w *worker) reject(p *v1.Pod, why admission.Result) {
+	w.reporting.Lock()
 	w.rejection = &why
+	w.reporting.Unlock()
 	w.note(func(s *Standing) { s.Rejection = &why })
 	w.move(causeRejected)
 	w.deps.event(p, v1.EventTypeWarning, why.Reason, "%s", why.Message)

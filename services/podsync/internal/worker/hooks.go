@@ -62,7 +62,7 @@ func (w *worker) postStart(ctx context.Context, p *v1.Pod, c *v1.Container, id s
 	}
 	// Not the error itself: what a server answered may hold secrets.
 	w.deps.containerEvent(p, c.Name, v1.EventTypeWarning, reasonFailedPostStartHook, "PostStartHook failed")
-	w.history.waits(c.Name, reasonPostStartHookError, err.Error())
+	w.waits(c.Name, reasonPostStartHookError, err.Error())
 	if failed := w.kill(ctx, p, []decide.Kill{decide.NewKill(p, c, id, reasonFailedPostStartHook)}); failed != nil {
 		return failed
 	}

@@ -44,6 +44,7 @@ type node struct {
 	mu       sync.Mutex
 	statuses map[types.UID]v1.PodStatus
 	history  map[types.UID][]v1.PodPhase
+	reports  map[types.UID]int
 	final    map[types.UID]bool
 	hung     map[types.UID]bool // pods whose volumes hang
 	reported atomic.Bool
@@ -88,6 +89,7 @@ func newNode(t *testing.T, cri *fake.Runtime) *node {
 		},
 		statuses:   map[types.UID]v1.PodStatus{},
 		history:    map[types.UID][]v1.PodPhase{},
+		reports:    map[types.UID]int{},
 		final:      map[types.UID]bool{},
 		hung:       map[types.UID]bool{},
 		slow:       map[types.UID]bool{},
@@ -278,6 +280,10 @@ func podLabels(p *v1.Pod) map[string]string {
 }
 
 func (n *node) Sandbox(p *v1.Pod, in podconfig.SandboxInput) (*runtimeapi.PodSandboxConfig, error) {
+	network := runtimeapi.NamespaceMode_POD
+	if p.Spec.HostNetwork {
+		network = runtimeapi.NamespaceMode_NODE
+	}
 	return &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{
 			Name:      p.Name,
@@ -288,7 +294,7 @@ func (n *node) Sandbox(p *v1.Pod, in podconfig.SandboxInput) (*runtimeapi.PodSan
 		Labels: podLabels(p), Linux: &runtimeapi.LinuxPodSandboxConfig{
 			CgroupParent: in.CgroupParent,
 			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
-				NamespaceOptions: &runtimeapi.NamespaceOption{UsernsOptions: in.UserNamespace},
+				NamespaceOptions: &runtimeapi.NamespaceOption{Network: network, UsernsOptions: in.UserNamespace},
 			},
 		},
 	}, nil
@@ -348,6 +354,7 @@ func (n *node) Set(p *v1.Pod, s v1.PodStatus) {
 		n.t.Errorf("pod %s was reported to have ended before its place was free", p.UID)
 	}
 	n.statuses[p.UID], n.forgotten[p.UID] = s, false
+	n.reports[p.UID]++
 	if h := n.history[p.UID]; len(h) == 0 || h[len(h)-1] != s.Phase {
 		n.history[p.UID] = append(h, s.Phase)
 	}
@@ -382,6 +389,13 @@ func (n *node) Forget(uid types.UID) {
 	defer n.mu.Unlock()
 	delete(n.wanted, uid)
 	n.forgotten[uid] = true
+}
+
+// sets is how often the pod was reported.
+func (n *node) sets(uid types.UID) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.reports[uid]
 }
 
 // status is the pod's last one.

@@ -80,7 +80,9 @@ func next(from phase, on cause) phase {
 // move moves the pod on. The other services learn of the first step towards its end.
 func (w *worker) move(on cause) {
 	before := w.phase
+	w.reporting.Lock() // what is being reported is that of the phase before
 	w.phase = next(before, on)
+	w.reporting.Unlock()
 	if w.phase == before {
 		return
 	}

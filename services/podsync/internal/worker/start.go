@@ -261,7 +261,7 @@ func (w *worker) startContainer(ctx context.Context, p *v1.Pod, s *decide.Start,
 		w.notStarted(p, c.Name, err)
 		return reported("start container "+c.Name, err)
 	}
-	w.history.runs(c.Name)
+	w.runs(c.Name)
 	w.deps.containerEvent(p, c.Name, v1.EventTypeNormal, reasonCreated, "Container created")
 	w.deps.containerEvent(p, c.Name, v1.EventTypeNormal, reasonStarted, "Container started")
 	if err := w.deps.Config.LinkLogs(p, c, s.RestartCount, id); err != nil {
@@ -280,7 +280,7 @@ func (w *worker) lacksImage(p *v1.Pod, container string, err error) error {
 		if errors.As(err, &ofVolume) {
 			w.deps.containerEvent(p, container, v1.EventTypeWarning, reasonFailed, "Error: %s", waiting.Reason)
 		}
-		w.history.waits(container, waiting.Reason, waiting.Message)
+		w.waits(container, waiting.Reason, waiting.Message)
 		if waiting.Reason == image.ReasonPull {
 			// The next sync shows the puller's back-off, as with the kubelet.
 			return reportedSoon(what+container, err)
@@ -299,7 +299,7 @@ func (w *worker) admitImage(p *v1.Pod, c *v1.Container, image *Image) error {
 
 // misconfigured reports a container that cannot be created as the pod or its image has it.
 func (w *worker) misconfigured(p *v1.Pod, name, doing string, err error) error {
-	w.history.waits(name, reasonCreateContainerConfigError, err.Error())
+	w.waits(name, reasonCreateContainerConfigError, err.Error())
 	w.deps.containerEvent(p, name, v1.EventTypeWarning, reasonFailed, "Error: %v", err)
 	return reported(doing+name, err)
 }
@@ -308,7 +308,7 @@ func (w *worker) misconfigured(p *v1.Pod, name, doing string, err error) error {
 func (w *worker) notStarted(p *v1.Pod, name string, err error) {
 	var refused *runtime.RefusedError
 	if errors.As(err, &refused) {
-		w.history.waits(name, reasonCreateContainerConfigError, refused.Message)
+		w.waits(name, reasonCreateContainerConfigError, refused.Message)
 		w.deps.containerEvent(p, name, v1.EventTypeWarning, reasonFailed, "Error: %s", refused.Message)
 		return
 	}
@@ -318,7 +318,7 @@ func (w *worker) notStarted(p *v1.Pod, name string, err error) {
 		reason = reasonRunContainerError
 		w.deps.containerEvent(p, name, v1.EventTypeNormal, reasonCreated, "Container created")
 	}
-	w.history.waits(name, reason, runtime.Message(err))
+	w.waits(name, reason, runtime.Message(err))
 	w.deps.containerEvent(p, name, v1.EventTypeWarning, reasonFailed, "Error: %s", runtime.Message(err))
 }
 

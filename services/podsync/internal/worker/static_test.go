@@ -261,7 +261,8 @@ func TestASuccessorWaitsForNoRemoval(t *testing.T) {
 	}
 }
 
-// TestAnEarlierManifestThatIsPutBackWaitsForItsSuccessor, whose pod has begun before all of the earlier one was removed.
+// TestAnEarlierManifestThatIsPutBackWaitsForItsSuccessor, whose pod has begun before all of the earlier one was
+// removed.
 func TestAnEarlierManifestThatIsPutBackWaitsForItsSuccessor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t)

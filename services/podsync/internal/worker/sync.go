@@ -16,7 +16,6 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
 	"github.com/microlet/microlet/services/podsync/internal/podfields"
-	"github.com/microlet/microlet/services/podsync/internal/podstatus"
 )
 
 // iterations bounds how often one sync may decide and act. Each iteration brings the pod
@@ -94,8 +93,7 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 // rest is for a pod that needs nothing done. It returns when to look again.
 func (w *worker) rest(p *v1.Pod, state *pod.State, wake time.Time) time.Duration {
 	w.history.delayed = ""
-	w.report(p, state)
-	if w.ready {
+	if w.report(p, state) {
 		w.deps.Traces.Rest(w.uid)
 	}
 	w.keepFresh(p)
@@ -142,6 +140,8 @@ func (w *worker) untilNext(wake time.Time) time.Duration {
 // act carries out one decision, in the order of its fields. Dead containers count no more from here on; sweep removes
 // them, as no start waits for a removal.
 func (w *worker) act(ctx context.Context, p *v1.Pod, state *pod.State, a *decide.Actions) error {
+	w.noteRestarting(a)
+	defer w.noteRestarting(&decide.Actions{})
 	if a.StopPod != nil {
 		if err := w.stopPod(ctx, p, a.StopPod); err != nil {
 			return err
@@ -162,7 +162,7 @@ func (w *worker) act(ctx context.Context, p *v1.Pod, state *pod.State, a *decide
 // runs of it, of a kubelet before us, runs on and keeps its tokens fresh.
 func (w *worker) refuse(p *v1.Pod, state *pod.State, refusal error) time.Duration {
 	for i := range p.Spec.Containers {
-		w.history.waits(p.Spec.Containers[i].Name, reasonCreateContainerConfigError, refusal.Error())
+		w.waits(p.Spec.Containers[i].Name, reasonCreateContainerConfigError, refusal.Error())
 	}
 	w.reportRefusal(p, refusal)
 	w.report(p, state)
@@ -208,7 +208,7 @@ func (w *worker) refuseEphemeral(p *v1.Pod, name string, refusal error) {
 		w.history.refusedEphemeral = map[string]bool{}
 	}
 	w.history.refusedEphemeral[name] = true
-	w.history.waits(name, reasonCreateContainerConfigError, refusal.Error())
+	w.waits(name, reasonCreateContainerConfigError, refusal.Error())
 }
 
 // holdEphemeral takes those ephemeral containers out of a decision whose images are not
@@ -247,7 +247,7 @@ func (w *worker) hold(p *v1.Pod, waits []decide.Wait) {
 				"Back-off restarting failed container "+wait.Name+" in pod "+p.Name+"_"+p.Namespace+"("+string(p.UID)+
 					")")
 		}
-		w.history.waits(wait.Name, reasonCrashLoopBackOff, wait.Message)
+		w.waits(wait.Name, reasonCrashLoopBackOff, wait.Message)
 	}
 }
 
@@ -277,55 +277,4 @@ func (w *worker) afterFailure(p *v1.Pod, failed error, wake time.Time) (time.Dur
 		again = min(again, max(time.Until(wake), 0))
 	}
 	return again, nil
-}
-
-// report sends the pod's status to the API server and the bus.
-func (w *worker) report(p *v1.Pod, state *pod.State) {
-	s := w.status(p, state)
-	if podutil.IsTerminal(s.Phase) && !state.AnyRunning() {
-		// The scheduler reuses the resources as soon as it sees this status, so they are released first.
-		w.deps.Admission.Ended(w.uid)
-	}
-	w.deps.Mirrors.Set(p, s)
-	w.deps.Reporter.Status(w.uid, state, &s)
-	w.ready = slices.ContainsFunc(s.Conditions, func(c v1.PodCondition) bool {
-		return c.Type == v1.PodReady && c.Status == v1.ConditionTrue
-	})
-	w.mu.Lock()
-	w.reported = true
-	w.mu.Unlock()
-}
-
-func (w *worker) status(p *v1.Pod, state *pod.State) v1.PodStatus {
-	in := podstatus.Inputs{
-		Now:         time.Now(),
-		StopSignals: slices.Contains(w.deps.Gated, podfields.StopSignal),
-		Terminal:    w.phase >= terminated,
-		Waiting:     w.history.reasons(p, podstatus.Waiting{}),
-		HostIPs:     w.deps.HostIPs.Known(),
-
-		RecursiveReadOnly: w.deps.RuntimeState.RecursiveReadOnly(p),
-	}
-	results := w.probeResults(p)
-	in.Readiness, in.Startup = results.Readiness, results.Startup
-	if e := w.currentEviction(); e != nil {
-		in.Override = &e.override
-	}
-	if last, ok := w.deps.Mirrors.Last(w.uid); ok {
-		in.Old = &last
-	}
-	switch {
-	case w.rejection != nil:
-		return podstatus.Rejected(p, w.rejection.Reason, w.rejection.Message, in)
-	case podutil.IsTerminal(p.Status.Phase) && neverRan(p) && len(state.Containers) == 0:
-		return *p.Status.DeepCopy() // an earlier podsync, or a kubelet, rejected it
-	}
-	s := podstatus.Generate(p, state, in)
-	if message := podstatus.FamilyMismatch(p, in, &s); message != "" {
-		w.deps.event(p, v1.EventTypeWarning, "HostIPsIPFamilyMismatch", "%s", message)
-	}
-	if w.phase >= terminated {
-		s = podstatus.Terminate(p, s, in.Now)
-	}
-	return s
 }

@@ -40,10 +40,7 @@ func (w *worker) stop(ctx context.Context, p *v1.Pod, removed bool) error {
 		if stopped = actions.StopPod == nil; stopped {
 			break
 		}
-		stopReports := w.reportProbes(ctx, p, removed)
-		err := w.stopPod(ctx, p, actions.StopPod)
-		stopReports()
-		if err != nil {
+		if err := w.stopPod(ctx, p, actions.StopPod); err != nil {
 			if ctx.Err() == nil { // else it goes on in the next sync, or with the next podsync
 				w.deps.event(p, v1.EventTypeWarning, reasonFailedKillPod, "error killing pod: %v", err)
 			}
@@ -85,11 +82,15 @@ func (w *worker) awaitRemoval(p *v1.Pod) (time.Duration, bool, error) {
 		return jitter(w.deps.Resync), false, nil
 	}
 	// What was read when all had stopped does not change any more, and the runtime has enough to do.
-	w.deps.Mirrors.Terminated(p, w.status(p, w.last))
+	w.reporting.Lock()
+	s := w.status(p, w.last)
+	w.reporting.Unlock()
+	w.deps.Mirrors.Terminated(p, s)
 	return jitter(w.deps.Resync), false, nil
 }
 
-// removeRemains removes what is left in the runtime and on disk of a pod whose object is gone. It goes as far as it can.
+// removeRemains removes what is left in the runtime and on disk of a pod whose object is gone. It goes as far as it
+// can.
 func (w *worker) removeRemains(ctx context.Context, p *v1.Pod) error {
 	state, err := w.deps.Runtime.State(ctx, w.uid) // with the containers that count no more
 	if err != nil {

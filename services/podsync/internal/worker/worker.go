@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -31,7 +32,8 @@ type worker struct {
 	deps    *Deps
 	metrics *Metrics
 	woken   chan struct{}
-	probed  chan struct{} // a probe's result changed
+	noticed chan struct{} // something happened that may have to be reported while a sync lasts
+	unseen  atomic.Bool   // and the worker has not read the runtime since
 
 	mu         sync.Mutex
 	pod        *v1.Pod
@@ -41,6 +43,7 @@ type worker struct {
 	ended      bool    // nothing of the pod will run again
 	reported   bool    // its state was reported at least once
 	cancelSync context.CancelCauseFunc
+	synced     *v1.Pod // the version of the last sync, or of the one that runs
 	digest     string
 	read       bool
 	eviction   *eviction
@@ -53,7 +56,15 @@ type worker struct {
 	// stale signals that the sources of the pod's volumes have changed. mounting is the lock of the volumes.
 	stale, mounting chan struct{}
 
-	// What follows belongs to run's goroutine alone.
+	// reporting is held while a status is made and passed on. Run's goroutine alone writes the phase, the rejection and
+	// the history's reasons to wait, and holds it for that.
+	reporting sync.Mutex
+	// shown is the state that was reported last.
+	shown *pod.State
+	// restarting are the containers, by ID, that the sync stops to start them again.
+	restarting map[string]bool
+
+	// What follows belongs to run's goroutine, which alone writes it.
 	phase   phase
 	history history
 	backoff *decide.Backoff
@@ -81,8 +92,6 @@ type worker struct {
 	pulls            map[string]*pull[images]
 	volumePulls      map[string]*pull[*runtimeapi.ImageSpec]
 	creating         *creation
-	// ready: the pod was ready as it was reported last.
-	ready bool
 	// ips are the pod's own, as they were read last.
 	ips []string
 	// goroutines counts the worker's own goroutines: image pulls and mounts under way.
@@ -92,7 +101,7 @@ type worker struct {
 func newWorker(p *v1.Pod, source podsyncv1.PodSource, deps *Deps, metrics *Metrics) *worker {
 	return &worker{
 		uid: p.UID, source: source, pod: p, deps: deps, metrics: metrics,
-		woken: make(chan struct{}, 1), probed: make(chan struct{}, 1), stopped: make(chan struct{}),
+		woken: make(chan struct{}, 1), noticed: make(chan struct{}, 1), stopped: make(chan struct{}),
 		stale: make(chan struct{}, 1), mounting: make(chan struct{}, 1),
 		standing: Standing{Phase: syncing.String(), Syncing: true},
 		stops:    map[string]*stopping{}, stoppedSandboxes: map[string]bool{}, pulls: map[string]*pull[images]{},
@@ -152,8 +161,10 @@ func (w *worker) remove() {
 	w.wake()
 }
 
-// wake makes the worker sync its pod again; wake-ups that come while it is awake become one.
+// wake makes the worker sync its pod again; wake-ups that come while it is awake become one. What woke it is reported
+// before, if the sync that runs lasts.
 func (w *worker) wake() {
+	w.notice(wakeDelay)
 	select {
 	case w.woken <- struct{}{}:
 	default:
@@ -163,6 +174,9 @@ func (w *worker) wake() {
 // run looks after the pod until nothing of it is left, or it is to be restarted (true), or ctx ends (false).
 func (w *worker) run(ctx context.Context) (finished bool) {
 	defer w.goroutines.Wait()
+	beside, end := context.WithCancel(ctx)
+	defer end()
+	w.goroutines.Go(func() { w.reportBeside(beside) })
 	w.life, w.round = ctx, ctx
 	p, _ := w.current()
 	w.deps.Mirrors.UpdateFromAPI(p)
@@ -190,6 +204,7 @@ func (w *worker) trySync(ctx context.Context) (again time.Duration, done bool) {
 	w.mu.Lock()
 	w.cancelSync = cancel
 	p, removed := w.pod, w.removed
+	w.synced = p
 	w.mu.Unlock()
 	if w.phase == syncing {
 		w.expire(p)
@@ -358,18 +373,10 @@ func (w *worker) seen() (string, bool) {
 	return w.digest, w.read
 }
 
-// readState reads what the runtime has of the pod, and remembers of it what a sync needs.
+// readState reads what the runtime has of the pod, without the containers that count no more, and remembers of it what
+// a sync needs.
 func (w *worker) readState(ctx context.Context) (*pod.State, error) {
-	state, err := w.readOnce(ctx)
-	if err == nil {
-		w.see(state)
-	}
-	return state, err
-}
-
-// readOnce reads what the runtime has of the pod, and remembers that it was seen. Unlike
-// readState it may be called beside the worker's own goroutine. Containers that count no more are left out.
-func (w *worker) readOnce(ctx context.Context) (*pod.State, error) {
+	w.unseen.Store(false)
 	state, err := w.deps.Runtime.State(ctx, w.uid)
 	if err != nil {
 		if ctx.Err() == nil && w.failures == 1 { // reported once: when it does not pass at once
@@ -381,7 +388,9 @@ func (w *worker) readOnce(ctx context.Context) (*pod.State, error) {
 	w.digest, w.read = state.Digest(), true
 	w.standing.State = state
 	w.mu.Unlock()
-	return w.counting(state), nil
+	state = w.counting(state)
+	w.see(state)
+	return state, nil
 }
 
 // endsSooner reports whether p must end and its older version need not, or must end within
