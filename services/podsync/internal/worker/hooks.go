@@ -13,10 +13,15 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/podstatus"
 )
 
-// see remembers of a state what stops and hooks need of it.
+// see remembers of a state what stops, hooks and the status need of it.
 func (w *worker) see(state *pod.State) {
 	if sandbox := state.ReadySandbox(); sandbox != nil {
 		w.ips = podstatus.SortIPs(sandbox.IPs, primary(w.deps.HostIPs.Assumed()))
+	}
+	for name, why := range w.history.waiting {
+		if c := state.Latest(name); c != nil && c.Running() && why.Reason != reasonPostStartHookError {
+			w.runs(name) // the runtime has started it although the call failed
+		}
 	}
 	for id, stop := range w.stops {
 		if !mayRun(state, id) {
