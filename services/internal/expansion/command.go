@@ -1,15 +1,15 @@
 package expansion
 
 import (
-	"strings"
+	"fmt"
 
 	v1 "k8s.io/api/core/v1"
 )
 
 // Command returns a command with the references to the container's own variables replaced. As in the
 // kubelet, only variables whose value is written in the pod are known: one whose value comes from elsewhere
-// (valueFrom) counts as empty, and those of envFrom are unknown.
-func Command(command []string, env []v1.EnvVar) []string {
+// (valueFrom) counts as empty, and those of envFrom are unknown. A command that execve(2) would not take is an error.
+func Command(command []string, env []v1.EnvVar) ([]string, error) {
 	var values map[string]string
 	value := func(name string) (string, bool) {
 		if values == nil {
@@ -21,12 +21,10 @@ func Command(command []string, env []v1.EnvVar) []string {
 		v, ok := values[name]
 		return v, ok
 	}
-	out := make([]string, len(command))
-	for i, word := range command {
-		out[i] = word
-		if strings.Contains(word, "$") {
-			out[i] = Expand(word, value)
-		}
+	var sum Strings
+	words, err := sum.Words(command, value)
+	if err != nil {
+		return nil, fmt.Errorf("exec.command%w", err)
 	}
-	return out
+	return words, nil
 }

@@ -3,43 +3,61 @@
 // It follows the rules of the Pod API: $(NAME) becomes the value of the variable. $$ becomes $, and what follows is
 // not a reference. A reference to an unknown variable, or one that is not closed, stays as it is written. The result
 // is not expanded again.
+//
+// A short text can name a long value many times, so a result is measured before it is built. What execve(2) would not
+// take is an error that says how long it is.
 package expansion
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
 
-// Expand returns text with its references replaced. value returns a variable's value, and
-// false for one that there is none of.
-func Expand(text string, value func(name string) (string, bool)) string {
+// Expand returns text with its references replaced, or an error if that is longer than limit. value returns a
+// variable's value, and false for one that there is none of.
+func Expand(text string, value func(name string) (string, bool), limit int) (string, error) {
+	size := 0
+	replace(text, value, func(part string) { size += len(part) })
+	if size > limit {
+		return "", fmt.Errorf("%d bytes after expansion, at most %d are possible", size, limit)
+	}
 	if !strings.Contains(text, "$") {
-		return text
+		return text, nil
 	}
 	var out strings.Builder
+	out.Grow(size)
+	replace(text, value, func(part string) { out.WriteString(part) })
+	return out.String(), nil
+}
+
+// replace hands over the parts of which the expanded text consists.
+func replace(text string, value func(name string) (string, bool), part func(string)) {
 	for {
 		before, rest, found := strings.Cut(text, "$")
-		out.WriteString(before)
+		part(before)
 		if !found {
-			return out.String()
+			return
 		}
 		switch {
 		case strings.HasPrefix(rest, "$"):
-			out.WriteByte('$')
+			part("$")
 			text = rest[1:]
 		case strings.HasPrefix(rest, "("):
 			name, after, closed := strings.Cut(rest[1:], ")")
 			if !closed {
 				// Not a reference: the two characters stand for themselves, what follows is read on.
-				out.WriteString("$(")
+				part("$(")
 				text = rest[1:]
 				continue
 			}
 			if v, ok := value(name); ok {
-				out.WriteString(v)
+				part(v)
 			} else {
-				out.WriteString("$(" + name + ")")
+				part(text[len(before) : len(text)-len(after)])
 			}
 			text = after
 		default:
-			out.WriteByte('$')
+			part("$")
 			text = rest
 		}
 	}

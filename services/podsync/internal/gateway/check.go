@@ -149,7 +149,11 @@ func probeCommand(g *Gateway, r *runtimeapi.ExecSyncRequest) error {
 	}
 	longest := int64(0)
 	for _, probe := range []*v1.Probe{c.StartupProbe, c.LivenessProbe, c.ReadinessProbe} {
-		if probe != nil && probe.Exec != nil && slices.Equal(r.GetCmd(), expansion.Command(probe.Exec.Command, c.Env)) {
+		if probe == nil || probe.Exec == nil {
+			continue
+		}
+		// A command that is too long to run is none that the prober asks for.
+		if command, err := expansion.Command(probe.Exec.Command, c.Env); err == nil && slices.Equal(r.GetCmd(), command) {
 			longest = max(longest, int64(probe.TimeoutSeconds), 1)
 		}
 	}

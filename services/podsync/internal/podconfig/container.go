@@ -44,6 +44,18 @@ func container(p *v1.Pod, c *v1.Container, in *ContainerInput, e *environment, m
 	if err != nil {
 		return nil, err
 	}
+	variables, err := e.list()
+	if err != nil {
+		return nil, err
+	}
+	command, err := e.expand("command", c.Command)
+	if err != nil {
+		return nil, err
+	}
+	args, err := e.expand("args", c.Args)
+	if err != nil {
+		return nil, err
+	}
 	annotations, err := containerAnnotations(p, c, in.RestartCount)
 	if err != nil {
 		return nil, err
@@ -51,10 +63,10 @@ func container(p *v1.Pod, c *v1.Container, in *ContainerInput, e *environment, m
 	return &runtimeapi.ContainerConfig{
 		Metadata:    &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: uint32(in.RestartCount)},
 		Image:       &runtimeapi.ImageSpec{Image: in.ImageRef, UserSpecifiedImage: c.Image},
-		Command:     e.expand(c.Command),
-		Args:        e.expand(c.Args),
+		Command:     command,
+		Args:        args,
 		WorkingDir:  c.WorkingDir,
-		Envs:        e.list(),
+		Envs:        variables,
 		Mounts:      mounts,
 		Devices:     devices,
 		Labels:      containerLabels(p, c),

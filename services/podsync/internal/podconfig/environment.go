@@ -37,47 +37,64 @@ type Services interface {
 type environment struct {
 	names  []string
 	values map[string]string
+	// strings are what the variables and the words of the container take together.
+	strings expansion.Strings
 }
 
-func (e *environment) set(name, value string) {
-	if _, ok := e.values[name]; !ok {
+// set gives a variable its value, or returns an error if the variables are too many with it.
+func (e *environment) set(name, value string) error {
+	if old, ok := e.values[name]; ok {
+		e.strings.Remove(entry(name, old))
+	} else {
 		e.names = append(e.names, name)
 	}
 	e.values[name] = value
+	return e.strings.Add(entry(name, value))
 }
 
-func (e *environment) list() []*runtimeapi.KeyValue {
+// entry is how long a variable is in the environment, as NAME=VALUE.
+func entry(name, value string) int { return len(name) + len("=") + len(value) }
+
+func (e *environment) list() ([]*runtimeapi.KeyValue, error) {
 	all := make([]*runtimeapi.KeyValue, 0, len(e.names))
 	for _, name := range e.names {
+		if size := entry(name, e.values[name]); size > expansion.MaxString() {
+			return nil, fmt.Errorf("env %s: %d bytes with the name, at most %d are possible", name, size,
+				expansion.MaxString())
+		}
 		all = append(all, &runtimeapi.KeyValue{Key: name, Value: []byte(e.values[name])})
 	}
-	return all
+	return all, nil
 }
 
-func (e *environment) expand(texts []string) []string {
-	var expanded []string
-	for _, text := range texts {
-		expanded = append(expanded, expansion.Expand(text, func(name string) (string, bool) {
-			value, ok := e.values[name]
-			return value, ok
-		}))
+// expand returns the words of the container's command or args.
+func (e *environment) expand(field string, words []string) ([]string, error) {
+	expanded, err := e.strings.Words(words, func(name string) (string, bool) {
+		value, ok := e.values[name]
+		return value, ok
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s%w", field, err)
 	}
-	return expanded
+	return expanded, nil
 }
 
-// expandAll expands a text all of whose references must have a value that is not empty: a
+// expandPath expands a text all of whose references must have a value that is not empty: a
 // path with a part left out would be another path.
-func (e *environment) expandAll(text string) (string, error) {
+func (e *environment) expandPath(text string) (string, error) {
 	missing := map[string]bool{}
-	expanded := expansion.Expand(text, func(name string) (string, bool) {
+	expanded, err := expansion.Expand(text, func(name string) (string, bool) {
 		value := e.values[name]
 		if value == "" {
 			missing[name] = true
 		}
 		return value, true
-	})
-	if len(missing) > 0 {
+	}, expansion.MaxPath)
+	switch {
+	case len(missing) > 0:
 		return "", fmt.Errorf("missing value for %s", strings.Join(slices.Sorted(maps.Keys(missing)), ", "))
+	case err != nil:
+		return "", fmt.Errorf("subPathExpr: %w", err)
 	}
 	return expanded, nil
 }
@@ -110,21 +127,30 @@ func (b *Builder) environment(ctx context.Context, p *v1.Pod, c *v1.Container, a
 	}
 	for i := range c.Env {
 		v := &c.Env[i]
-		if v.Value != "" || v.ValueFrom == nil {
-			e.set(v.Name, expansion.Expand(v.Value, known))
-			continue
+		value, set, err := v.Value, true, error(nil)
+		if value != "" || v.ValueFrom == nil {
+			if value, err = expansion.Expand(value, known, expansion.MaxString()-entry(v.Name, "")); err != nil {
+				err = fmt.Errorf("env %s: %w", v.Name, err)
+			}
+		} else {
+			value, set, err = b.valueFrom(ctx, p, c, v, a, volumes)
 		}
-		value, set, err := b.valueFrom(ctx, p, c, v, a, volumes)
 		if err != nil {
 			return nil, err
 		}
-		if set {
-			e.set(v.Name, value)
+		if !set {
+			continue
+		}
+		if err := e.set(v.Name, value); err != nil {
+			return nil, fmt.Errorf("env %s: %w", v.Name, err)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(services)) {
-		if _, ok := e.values[name]; !ok {
-			e.set(name, services[name])
+		if _, ok := e.values[name]; ok {
+			continue
+		}
+		if err := e.set(name, services[name]); err != nil {
+			return nil, fmt.Errorf("variable %s of a Service (enableServiceLinks): %w", name, err)
 		}
 	}
 	return e, nil
@@ -138,16 +164,21 @@ func (b *Builder) setFrom(ctx context.Context, e *environment, namespace string,
 		if err != nil {
 			return unlessOptional(err, from.ConfigMapRef.Optional)
 		}
-		for _, key := range slices.Sorted(maps.Keys(object.Data)) {
-			e.set(from.Prefix+key, object.Data[key])
-		}
+		return setAll(e, from.Prefix, object.Data)
 	case from.SecretRef != nil:
 		object, err := b.Objects.Secret(ctx, namespace, from.SecretRef.Name)
 		if err != nil {
 			return unlessOptional(err, from.SecretRef.Optional)
 		}
-		for _, key := range slices.Sorted(maps.Keys(object.Data)) {
-			e.set(from.Prefix+key, string(object.Data[key]))
+		return setAll(e, from.Prefix, object.Data)
+	}
+	return nil
+}
+
+func setAll[T ~string | ~[]byte](e *environment, prefix string, data map[string]T) error {
+	for _, key := range slices.Sorted(maps.Keys(data)) {
+		if err := e.set(prefix+key, string(data[key])); err != nil {
+			return fmt.Errorf("envFrom, key %s: %w", key, err)
 		}
 	}
 	return nil
@@ -205,7 +236,8 @@ func fromFile(ref *v1.FileKeySelector, volumes map[string]volume.Mounted) (value
 		return "", false, fmt.Errorf("environment variable key %q not found in file %q of volume %q", ref.Key, ref.Path,
 			ref.VolumeName)
 	}
-	return value, value != "", nil
+	// What is kept is the value, not the file that it is a part of.
+	return strings.Clone(value), value != "", nil
 }
 
 // unlessOptional drops the error of an object that need not be there.

@@ -81,7 +81,7 @@ func subPath(m *v1.VolumeMount, e *environment) (string, error) {
 	if m.SubPathExpr == "" {
 		return m.SubPath, nil
 	}
-	return e.expandAll(m.SubPathExpr)
+	return e.expandPath(m.SubPathExpr)
 }
 
 // source is what the container's mount of that index shows: the volume, or a path in it.

@@ -24,7 +24,10 @@ const (
 
 // exec runs the command in the container. The runtime enforces the timeout, which is a failure.
 func (p *Prober) exec(ctx context.Context, t Target) (Result, error) {
-	command := expansion.Command(t.Probe.Exec.Command, t.Container.Env)
+	command, err := expansion.Command(t.Probe.Exec.Command, t.Container.Env)
+	if err != nil {
+		return Result{}, err
+	}
 	timeout := t.timeout()
 	release, err := p.execs.take(ctx, execHold)
 	if err != nil {
