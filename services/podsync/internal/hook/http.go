@@ -18,6 +18,9 @@ const (
 	userAgent = "kube-lifecycle/" + kubeversion.MajorMinor
 	// maxBody is how much of an answer is read: as much as a friendly server sends.
 	maxBody = 10 << 10
+	// maxHeader bounds the headers of an answer. The kubelet takes 10 MiB, which become sixteen times as much in memory
+	// when the lines are short.
+	maxHeader = 64 << 10
 	// plainAnswer is what net/http says of a server that answers HTTPS with HTTP.
 	plainAnswer = "server gave HTTP response to HTTPS client"
 
@@ -31,6 +34,8 @@ func newClient() *http.Client {
 		Transport: &http.Transport{
 			TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // a pod has no name to check
 			DisableKeepAlives: true,                                  // a hook runs once
+
+			MaxResponseHeaderBytes: maxHeader,
 		},
 		CheckRedirect: httpaction.StayAtHost,
 	}

@@ -33,7 +33,7 @@ func (p *Prober) grpc(ctx context.Context, t Target) (Result, error) {
 	conn, err := grpc.NewClient("passthrough:///"+address,
 		grpc.WithUserAgent(userAgent), grpc.WithTransportCredentials(secure), grpc.WithNoProxy(),
 		grpc.WithDisableServiceConfig(),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxOutput)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxOutput)), grpc.WithMaxHeaderListSize(maxHeader),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			return dialer().DialContext(ctx, "tcp", address)
 		}))

@@ -24,6 +24,10 @@ func newHTTPClients() httpClients {
 			DisableKeepAlives:  true,
 			DisableCompression: true, // sends no Accept-Encoding
 			ForceAttemptHTTP2:  true,
+
+			MaxResponseHeaderBytes: maxHeader,
+			// What a server sends over HTTP/2 before it is read.
+			HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: maxHeader, MaxReceiveBufferPerConnection: maxHeader},
 		}
 	}
 	h2c := transport()

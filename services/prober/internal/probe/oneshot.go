@@ -15,9 +15,7 @@ import (
 )
 
 const (
-	// maxHeader bounds an answer's headers, and maxInformational how many answers of status 1xx may
-	// come before it; both as http.Transport has them.
-	maxHeader        = 10 << 20
+	// maxInformational is how many answers of status 1xx may come before an answer, as http.Transport has it.
 	maxInformational = 5
 )
 

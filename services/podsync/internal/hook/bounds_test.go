@@ -1,0 +1,48 @@
+package hook
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// TestHeadersOfAHookAreBounded, also those of an answer that sends it on.
+func TestHeadersOfAHookAreBounded(t *testing.T) {
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		lines := 12 // 48 KiB
+		if strings.HasSuffix(r.URL.Path, "many") {
+			lines = 32
+		}
+		for i := range lines {
+			w.Header().Set(fmt.Sprint("X-", i), strings.Repeat("x", 4000))
+		}
+		if strings.HasPrefix(r.URL.Path, "/redirect") {
+			http.Redirect(w, r, "/few", http.StatusFound)
+		}
+	})
+	for scheme, start := range map[v1.URIScheme]func(http.Handler) *httptest.Server{
+		v1.URISchemeHTTP:  httptest.NewServer,
+		v1.URISchemeHTTPS: httptest.NewTLSServer,
+	} {
+		server := start(handler)
+		defer server.Close()
+		host, port := address(t, server)
+		for path, want := range map[string]string{
+			"/few": "", "/redirect/few": "",
+			"/many":          "net/http: server response headers exceeded 65536 bytes; aborted",
+			"/redirect/many": "net/http: server response headers exceeded 65536 bytes; aborted",
+		} {
+			r, _ := newRunner(t, nil)
+			err := r.Run(t.Context(), input(host), &v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{
+				Path: path, Port: port, Scheme: scheme,
+			}})
+			if (err == nil) != (want == "") || !strings.HasSuffix(text(err), want) {
+				t.Errorf("%s %s: %v, want %q", scheme, path, err, want)
+			}
+		}
+	}
+}

@@ -1,0 +1,157 @@
+package probe
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	v1 "k8s.io/api/core/v1"
+)
+
+// lines are as many headers of 4 KiB.
+func lines(n int) map[string]string {
+	all := map[string]string{}
+	for i := range n {
+		all[fmt.Sprint("x-", i)] = strings.Repeat("x", 4000)
+	}
+	return all
+}
+
+// TestHeadersOfAProbeAreBounded over every protocol: those of an answer, of what comes before it, and of what comes after it.
+func TestHeadersOfAProbeAreBounded(t *testing.T) {
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n, prefix := 12, "" // 48 KiB
+		if strings.HasSuffix(r.URL.Path, "many") {
+			n = 32
+		}
+		if strings.HasPrefix(r.URL.Path, "/after") {
+			prefix = http.TrailerPrefix
+		}
+		for name, value := range lines(n) {
+			w.Header().Set(prefix+name, value)
+		}
+		if strings.HasPrefix(r.URL.Path, "/before") {
+			w.WriteHeader(http.StatusEarlyHints)
+			clear(w.Header())
+		}
+		if strings.HasPrefix(r.URL.Path, "/redirect") {
+			w.Header().Set("Location", "/few")
+			w.WriteHeader(http.StatusFound)
+		}
+		fmt.Fprint(w, "body")
+	})
+	start := func(secure bool, set func(p *http.Protocols)) string {
+		server := httptest.NewUnstartedServer(handler)
+		server.Config.Protocols = new(http.Protocols)
+		set(server.Config.Protocols)
+		if secure {
+			server.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+			server.EnableHTTP2 = server.Config.Protocols.HTTP2()
+			server.StartTLS()
+		} else {
+			server.Start()
+		}
+		t.Cleanup(server.Close)
+		return server.URL
+	}
+	http1 := func(p *http.Protocols) { p.SetHTTP1(true) }
+	h2c := v1.HTTPProtocolHTTP2
+	for name, server := range map[string]struct {
+		url      string
+		protocol *v1.HTTPProtocol
+	}{
+		"HTTP":         {start(false, http1), nil},
+		"HTTPS":        {start(true, http1), nil},
+		"HTTPS HTTP/2": {start(true, func(p *http.Protocols) { p.SetHTTP2(true) }), nil},
+		"h2c":          {start(false, func(p *http.Protocols) { p.SetUnencryptedHTTP2(true) }), &h2c},
+	} {
+		for path, want := range map[string]Outcome{
+			"/few": Success, "/many": Failure, "/before/few": Success, "/before/many": Failure,
+			"/redirect/few": Success, "/redirect/many": Failure,
+		} {
+			target := get(t, server.url+path)
+			target.Probe.HTTPGet.Protocol, target.Probe.TimeoutSeconds = server.protocol, 10
+			got, err := prober().Probe(t.Context(), target)
+			if err != nil || got.Outcome != want {
+				t.Errorf("%s %s: %v %.200q, %v", name, path, got.Outcome, got.Output, err)
+			}
+		}
+		target := get(t, server.url+"/after/many")
+		target.Probe.HTTPGet.Protocol, target.Probe.TimeoutSeconds = server.protocol, 10
+		if got, err := prober().Probe(t.Context(), target); err == nil {
+			t.Errorf("%s: %v with 128 KiB of headers after the body", name, got.Outcome)
+		}
+	}
+}
+
+// TestMetadataIsBounded of a gRPC server, before the answer and after it.
+func TestMetadataIsBounded(t *testing.T) {
+	for name, test := range map[string]struct {
+		send func(ctx context.Context, md metadata.MD) error
+		n    int
+		want Outcome
+	}{
+		"few":        {grpc.SetHeader, 12, Success},
+		"many":       {grpc.SetHeader, 32, Failure},
+		"few after":  {grpc.SetTrailer, 12, Success},
+		"many after": {grpc.SetTrailer, 32, Failure},
+	} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, r any, _ *grpc.UnaryServerInfo,
+			next grpc.UnaryHandler) (any, error) {
+			if err := test.send(ctx, metadata.New(lines(test.n))); err != nil {
+				return nil, err
+			}
+			return next(ctx, r)
+		}))
+		grpc_health_v1.RegisterHealthServer(server, health.NewServer())
+		go func() { _ = server.Serve(l) }()
+		defer server.Stop()
+		got, err := prober().Probe(t.Context(), Target{PodIP: "127.0.0.1", Probe: &v1.Probe{
+			TimeoutSeconds: 10,
+			ProbeHandler:   v1.ProbeHandler{GRPC: &v1.GRPCAction{Port: int32(l.Addr().(*net.TCPAddr).Port)}},
+		}})
+		if err != nil || got.Outcome != test.want {
+			t.Errorf("%s: %v %.200q, %v", name, got.Outcome, got.Output, err)
+		}
+	}
+}
+
+// TestHeadersThatGoOnTakeNoMemory while a probe waits for their end.
+func TestHeadersThatGoOnTakeNoMemory(t *testing.T) {
+	head := []byte("HTTP/1.1 200 OK\r\n")
+	for i := 0; len(head) < 9<<20; i++ {
+		head = fmt.Appendf(head, "%06x:\r\n", i)
+	}
+	address := serve(t, func(c net.Conn) {
+		_, _ = http.ReadRequest(bufio.NewReader(c))
+		_, _ = c.Write(head) // and no empty line
+		_, _ = c.Read(make([]byte, 1))
+	})
+	target := get(t, address)
+	target.Probe.TimeoutSeconds = 10
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	got, err := prober().Probe(t.Context(), target)
+	runtime.ReadMemStats(&after)
+	if err != nil || got.Outcome != Failure || !strings.Contains(got.Output, "headers exceeded 65536 bytes") {
+		t.Errorf("%v %.200q, %v", got.Outcome, got.Output, err)
+	}
+	if allocated := after.TotalAlloc - before.TotalAlloc; allocated > 8<<20 {
+		t.Errorf("%d MiB allocated", allocated>>20)
+	}
+}
