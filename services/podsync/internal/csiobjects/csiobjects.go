@@ -10,11 +10,11 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	storagelisters "k8s.io/client-go/listers/storage/v1"
 
+	"github.com/microlet/microlet/services/podsync/internal/apiabsence"
 	"github.com/microlet/microlet/services/podsync/internal/objects"
 )
 
@@ -78,7 +78,7 @@ func (r *Reader) CSIDriver(ctx context.Context, name string) (*storagev1.CSIDriv
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	found, err := r.Client.StorageV1().CSIDrivers().Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
+	if apiabsence.Of(err, "csidrivers", name) {
 		return nil, nil
 	}
 	return found, err

@@ -49,6 +49,20 @@ func TestADriverThatTheWatchDoesNotKnowIsAskedFor(t *testing.T) {
 	}
 }
 
+// TestA404ThatIsNotTheAPIServers does not say that a driver has no object.
+func TestA404ThatIsNotTheAPIServers(t *testing.T) {
+	client := fake.NewClientset()
+	client.PrependReactor("get", "csidrivers", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewGenericServerResponse(404, "GET", storagev1.Resource("csidrivers"), "d", "a page", 0,
+			true)
+	})
+	drivers := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
+	r := &Reader{Client: client, Lister: storagelisters.NewCSIDriverLister(drivers)}
+	if found, err := r.CSIDriver(t.Context(), "d"); err == nil {
+		t.Errorf("the driver is %v", found)
+	}
+}
+
 // The Node authorizer may not have heard yet of an attachment that was just made.
 func TestAnAPIServerThatIsBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -3,6 +3,7 @@ package objects
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -139,6 +140,18 @@ func TestNotFound(t *testing.T) {
 	}
 	_, err = New(nil, Options{}).Secret(t.Context(), "ns", "a")
 	if err == nil || apierrors.IsNotFound(err) {
+		t.Errorf("err = %v", err)
+	}
+}
+
+// TestA404ThatIsNotTheAPIServers does not let a container start without what is optional.
+func TestA404ThatIsNotTheAPIServers(t *testing.T) {
+	client := fake.NewClientset()
+	client.PrependReactor("get", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewGenericServerResponse(404, "GET", v1.Resource("configmaps"), "a", "a page", 0, true)
+	})
+	_, err := New(client, Options{}).ConfigMap(t.Context(), "ns", "a")
+	if err == nil || apierrors.IsNotFound(err) || !strings.HasPrefix(err.Error(), "couldn't get configMap ns/a") {
 		t.Errorf("err = %v", err)
 	}
 }

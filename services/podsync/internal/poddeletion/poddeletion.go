@@ -9,6 +9,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/microlet/microlet/services/podsync/internal/apiabsence"
 )
 
 // API is what deletion asks of the API server.
@@ -25,14 +27,14 @@ type API interface {
 func Delete(ctx context.Context, api API, namespace, name string, uid types.UID) error {
 	refused := api.DeletePod(ctx, namespace, name, uid)
 	switch {
-	case apierrors.IsConflict(refused): // another pod has the name by now
+	case apierrors.IsConflict(refused) && !apierrors.IsUnexpectedServerError(refused): // another pod has the name by now
 		return nil
 	case !apierrors.IsNotFound(refused):
 		return refused
 	}
 	pod, err := api.GetPod(ctx, namespace, name)
 	switch {
-	case apierrors.IsNotFound(err):
+	case apiabsence.Pod(err, name):
 		return nil
 	case err != nil:
 		return errors.Join(refused, fmt.Errorf("get pod: %w", err))

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/podsync/internal/apiabsence"
 	"github.com/microlet/microlet/services/podsync/internal/poddeletion"
 )
 
@@ -67,7 +68,7 @@ func (m *Manager) write(ctx context.Context, e *entry, p *v1.Pod, want *v1.PodSt
 		m.metrics.patches.Inc()
 		after, err = m.client.PatchPodStatus(call, p.Namespace, p.Name, patch)
 		switch {
-		case apierrors.IsNotFound(err):
+		case apiabsence.Pod(err, p.Name):
 			return m.gone(e)
 		case apierrors.IsConflict(err) || apierrors.IsInvalid(err):
 			return m.refresh(ctx, e, p, err)
@@ -111,14 +112,17 @@ func (m *Manager) remove(ctx context.Context, e *entry) error {
 		return fmt.Errorf("delete pod: %w", err)
 	}
 	m.log.Info("pod terminated and deleted", logkey.Pod, p.Namespace+"/"+p.Name, logkey.PodUID, p.UID)
-	return m.gone(e)
-}
-
-// gone is for a pod that the API no longer has: nothing more is to be reported of it.
-func (m *Manager) gone(e *entry) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e.deleted = true
+	return nil
+}
+
+// gone is for a pod that the API no longer has: nothing more is reported of it, unless the watch brings it again.
+func (m *Manager) gone(e *entry) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e.missing = true
 	e.delivered = e.version
 	return nil
 }
@@ -130,7 +134,7 @@ func (m *Manager) refresh(ctx context.Context, e *entry, p *v1.Pod, refused erro
 	defer cancel()
 	now, err := m.client.GetPod(call, p.Namespace, p.Name)
 	switch {
-	case apierrors.IsNotFound(err):
+	case apiabsence.Pod(err, p.Name):
 		return m.gone(e)
 	case err != nil:
 		return fmt.Errorf("look at the pod whose status patch was refused (%w): %w", refused, err)
@@ -159,7 +163,7 @@ func (m *Manager) failed(ctx context.Context, e *entry, err error) {
 	delay -= time.Duration(rand.Int64N(int64(delay / 5)))
 	e.failures++
 	m.outage = m.outage || apierrors.ReasonForError(err) == "" || apierrors.IsServerTimeout(err) ||
-		apierrors.IsInternalError(err) ||
+		apierrors.IsInternalError(err) || apierrors.IsUnexpectedServerError(err) ||
 		apierrors.IsServiceUnavailable(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err)
 	m.log.Warn("status patch failed, retrying", logkey.Pod, e.pod.Namespace+"/"+e.pod.Name, logkey.PodUID, e.pod.UID,
 		logkey.Attempt, e.failures, logkey.Delay, delay.Round(time.Millisecond), logkey.Err, err)

@@ -81,7 +81,8 @@ type entry struct {
 	since     time.Time // of the first change that did not arrive yet
 	force     bool      // write want although it arrived already: the API has another status
 	finished  bool      // want is final and the pod may be deleted
-	deleted   bool      // the API has taken our deletion, or no longer has the pod
+	deleted   bool      // the API has taken our deletion
+	missing   bool      // the API has said that it has no such pod
 
 	queued, inFlight bool
 	failures         int
@@ -186,9 +187,23 @@ func (m *Manager) UpdateFromAPI(p *v1.Pod) {
 	if _, known := m.entries[p.UID]; !known {
 		return // nothing to report about it yet; Set brings the pod along
 	}
-	e := m.see(p)
+	e := m.entries[p.UID]
+	back := e.isBack(p)
+	m.see(p)
+	if back {
+		e.missing, e.deleted, e.force = false, false, true
+		m.log.Warn("the API has a pod again that it had no longer, reporting its status", logkey.Pod,
+			p.Namespace+"/"+p.Name, logkey.PodUID, p.UID)
+	}
 	m.enqueue(p.UID, e)
 	m.reconcile(e)
+}
+
+// isBack reports whether a pod that the watch brings was gone before. After our deletion the watch may still bring what
+// was there before it, and the object that finalizers keep, whose grace period is 0.
+func (e *entry) isBack(p *v1.Pod) bool {
+	grace := p.DeletionGracePeriodSeconds
+	return e.missing && !older(p, e.pod) || e.deleted && older(e.pod, p) && (grace == nil || *grace != 0)
 }
 
 // Forget drops a pod that the API no longer has, or that is no longer this node's.
@@ -255,11 +270,11 @@ func older(a, b *v1.Pod) bool {
 
 // needsWork reports whether the apiserver has to be called.
 func (e *entry) needsWork() bool {
-	return !e.deleted && e.want != nil && (e.version != e.delivered || e.force || e.deletable())
+	return !e.deleted && !e.missing && e.want != nil && (e.version != e.delivered || e.force || e.deletable())
 }
 
 func (e *entry) deletable() bool {
-	return e.finished && !e.deleted && e.version == e.delivered &&
+	return e.finished && !e.deleted && !e.missing && e.version == e.delivered &&
 		e.pod.DeletionTimestamp != nil && podutil.IsTerminal(e.pod.Status.Phase)
 }
 
@@ -320,7 +335,7 @@ func (m *Manager) next() (types.UID, bool) {
 // is wanted, not with what the last write led to: another may have changed a field before that
 // write arrived, and the write carries only the fields that differed when it was made.
 func (m *Manager) reconcile(e *entry) {
-	if e.want == nil || e.version != e.delivered || e.deleted {
+	if e.want == nil || e.version != e.delivered || e.deleted || e.missing {
 		return
 	}
 	now := normalized(e.pod, &e.pod.Status)
