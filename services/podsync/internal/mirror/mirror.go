@@ -1,7 +1,7 @@
 // Package mirror creates and deletes the mirror pods that show static pods in the API.
 //
 // Each static pod has one mirror pod with its hash and its status, owned by the Node. If a mirror pod is deleted, it
-// is created again, and nothing else happens. If its static pod has another hash or is gone, the mirror pod is
+// is created again, and nothing else happens. If its status is changed, nothing else happens either. If its static pod has another hash or is gone, the mirror pod is
 // deleted, but only after every source has delivered its list. If two static pods have the same name, the mirror pod
 // shows the first one until nothing of it is left. Without an API server there are no mirror pods.
 package mirror
@@ -228,7 +228,7 @@ func (m *Manager) UpdateFromAPI(p *v1.Pod) {
 	}
 }
 
-// Last implements worker.MirrorManager. After a restart the mirror remembers what was reported of the static pod.
+// Last implements worker.MirrorManager. After a restart the mirror remembers some of what was reported of the static pod.
 func (m *Manager) Last(uid types.UID) (v1.PodStatus, bool) {
 	m.mu.Lock()
 	s := m.statics[uid]
@@ -245,7 +245,7 @@ func (m *Manager) Last(uid types.UID) (v1.PodStatus, bool) {
 	}
 	if mirror := m.mirrors[manifest.FullName(s.pod)]; mirror != nil && m.shown(mirror) == s &&
 		mirror.Status.StartTime != nil {
-		return *mirror.Status.DeepCopy(), true
+		return remembered(s.pod, &mirror.Status), true
 	}
 	return v1.PodStatus{}, false
 }
@@ -300,7 +300,7 @@ func (m *Manager) isStatic(uid types.UID) bool {
 // shown is the static pod that the mirror shows, nil if it shows none that is wanted. The caller holds mu.
 func (m *Manager) shown(mirror *v1.Pod) *static {
 	s := m.first(manifest.FullName(mirror))
-	if s == nil || mirror.DeletionTimestamp != nil || m.outdated[mirror.UID] ||
+	if s == nil || mirror.DeletionTimestamp != nil || !m.isOwned(mirror) || m.outdated[mirror.UID] ||
 		mirror.Annotations[v1.MirrorPodAnnotationKey] != s.pod.Annotations[manifest.HashAnnotation] {
 		return nil
 	}

@@ -163,6 +163,16 @@ func staticPod(uid types.UID) *v1.Pod {
 	}}
 }
 
+// mirrorOf is the mirror, from before podsync's start, of the static pod of that hash.
+func mirrorOf(hash string, owner types.UID) *v1.Pod {
+	p := staticPod("old")
+	p.Annotations[v1.MirrorPodAnnotationKey] = hash
+	p.OwnerReferences = []metav1.OwnerReference{{
+		APIVersion: "v1", Kind: "Node", Name: "n", UID: owner, Controller: new(true),
+	}}
+	return p
+}
+
 func run(t *testing.T, test func(t *testing.T, m *Manager, c *cluster)) {
 	synctest.Test(t, func(t *testing.T) {
 		m, c := newManager(t)
@@ -276,8 +286,7 @@ func TestAPodThatComesAgainHasAMirrorOfItsOwn(t *testing.T) {
 // TestNothingIsConcludedBeforeEverySourceWasHeard: the mirrors of a control plane outlive podsync's restarts.
 func TestNothingIsConcludedBeforeEverySourceWasHeard(t *testing.T) {
 	run(t, func(t *testing.T, m *Manager, c *cluster) {
-		old := staticPod("a")
-		old.UID, old.Annotations[v1.MirrorPodAnnotationKey] = "old", "a"
+		old := mirrorOf("a", "node-uid")
 		began := metav1.NewTime(time.Now().Add(-time.Hour))
 		old.Status = v1.PodStatus{Phase: v1.PodRunning, StartTime: &began}
 		c.pods[name] = old
@@ -300,8 +309,7 @@ func TestStartTimeIsKeptWhenTheMirrorComesLate(t *testing.T) {
 		now, began := metav1.Now(), metav1.NewTime(time.Now().Add(-time.Hour))
 		m.Want(staticPod("a"))
 		m.Set(staticPod("a"), v1.PodStatus{Phase: v1.PodRunning, StartTime: &now})
-		old := staticPod("a")
-		old.UID, old.Annotations[v1.MirrorPodAnnotationKey] = "old", "a"
+		old := mirrorOf("a", "node-uid")
 		old.Status.StartTime = &began
 		c.pods[name] = old
 		m.SetMirror(old)

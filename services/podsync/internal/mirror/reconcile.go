@@ -86,9 +86,14 @@ func (m *Manager) do(ctx context.Context, name types.NamespacedName) {
 }
 
 func (m *Manager) reconcile(ctx context.Context, name types.NamespacedName) error {
+	unidentified := m.identify(ctx, name)
 	m.mu.Lock()
-	wanted, mirror, listed, heard := m.first(name), m.mirrors[name], m.listed, m.heard
-	stale := mirror != nil && m.shown(mirror) == nil && (wanted != nil || heard)
+	mirror, listed := m.mirrors[name], m.listed
+	var wanted *v1.Pod
+	if s := m.first(name); s != nil {
+		wanted = s.pod
+	}
+	stale := mirror != nil && m.shown(mirror) == nil && (wanted != nil || m.heard)
 	m.mu.Unlock()
 	if stale {
 		if err := poddeletion.Delete(ctx, m.api, mirror.Namespace, mirror.Name, mirror.UID); err != nil {
@@ -100,9 +105,24 @@ func (m *Manager) reconcile(ctx context.Context, name types.NamespacedName) erro
 		return nil
 	}
 	if wanted == nil || mirror != nil || !listed {
+		return unidentified
+	}
+	return m.create(ctx, wanted)
+}
+
+// identify learns which Node owns the mirrors, so that one that another owns can be found out.
+func (m *Manager) identify(ctx context.Context, name types.NamespacedName) error {
+	m.mu.Lock()
+	mirror := m.mirrors[name]
+	if mirror != nil && !m.isOwned(mirror) {
+		m.nodeUID = "" // another Node may have the name by now
+	}
+	m.mu.Unlock()
+	if mirror == nil {
 		return nil
 	}
-	return m.create(ctx, wanted.pod)
+	_, err := m.node(ctx)
+	return err
 }
 
 func (m *Manager) create(ctx context.Context, p *v1.Pod) error {
