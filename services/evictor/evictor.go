@@ -75,6 +75,7 @@ func killed(s *service.Service, events outbox.Events, ref *v1.ObjectReference) f
 func (c *Config) manager(s *service.Service, p *peers, thresholds []threshold.Threshold) manager.Options {
 	k := c.Kubelet
 	memory := reading.Find()
+	memory.HugePages = k.FeatureEnabled("HugepageAwareEviction")
 	tree := &usage.Tree{Mount: memory.Mount, Root: k.Kubelet.CgroupRoot, Memory: memory}
 	return manager.Options{
 		Thresholds: thresholds, Transition: k.Kubelet.EvictionPressureTransitionPeriod.Duration,

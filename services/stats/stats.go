@@ -67,7 +67,8 @@ func Run(ctx context.Context, cfg Config) error {
 	statsv1.RegisterStatsServiceServer(s.GRPC, server.New(server.Options{
 		NodeName: cfg.Service.NodeName, Began: time.Now(), Age: cfg.Kubelet.Node.HousekeepingInterval.Duration,
 		Cgroups: cgroups, Usage: usage, Created: created, PodStats: podStats, Metrics: metrics, Pods: all,
-		RootDir: cfg.Kubelet.Node.RootDir, Filesystems: &fsusage.Prober{}, Folders: folders, Log: s.Log,
+		HugePages: cfg.Kubelet.FeatureEnabled("HugepageAwareEviction"),
+		RootDir:   cfg.Kubelet.Node.RootDir, Filesystems: &fsusage.Prober{}, Folders: folders, Log: s.Log,
 	}))
 	for _, method := range []string{
 		statsv1.StatsService_Summary_FullMethodName, statsv1.StatsService_Page_FullMethodName,

@@ -140,6 +140,7 @@ var readGates = map[string]bool{
 	"KubeletServiceAccountTokenForCredentialProviders": true,
 
 	"AtomicWriteVolumeUserFields":  true,
+	"HugepageAwareEviction":        true,
 	"ClusterTrustBundleProjection": true,
 	"PodAndContainerStatsFromCRI":  true,
 	"AllAlpha":                     true,

@@ -23,6 +23,8 @@ type Memory struct {
 	V2 bool
 	// MemInfo is /proc/meminfo.
 	MemInfo string
+	// HugePages takes what is set aside as huge pages off what the node has (the feature gate HugepageAwareEviction).
+	HugePages bool
 }
 
 // Find returns the memory controller of this machine.
@@ -35,27 +37,42 @@ func Find() Memory {
 	return m
 }
 
-// Node returns the capacity and the working set of the node, as the kubelet's Summary has them: of the root cgroup.
-func (m Memory) Node() (capacity, workingSet int64, err error) {
-	info, err := fields(m.MemInfo, ":", "MemTotal")
+// Node returns what is available on the node and of which capacity, as the kubelet's Summary has them.
+//
+// MemTotal has the huge pages, used or not, and the root cgroup does not count those that are used. So neither is a part
+// of what is available, nor of the capacity of which a threshold may be a percentage.
+func (m Memory) Node() (available, capacity int64, err error) {
+	info, err := fields(m.MemInfo, ":", "MemTotal", "Hugetlb")
 	if err != nil {
 		return 0, 0, err
 	}
 	const kibibyte = 1 << 10
-	capacity = info[0] * kibibyte
-	if capacity <= 0 {
+	total, huge := info[0]*kibibyte, info[1]*kibibyte
+	if total <= 0 {
 		return 0, 0, fmt.Errorf("%s has no MemTotal", m.MemInfo)
 	}
+	used, err := m.root()
+	if err != nil {
+		return 0, 0, err
+	}
+	available = total - used
+	if m.HugePages && available > 0 {
+		available -= min(huge, available)
+	}
+	return available, available + used, nil
+}
+
+// root is the working set of the root cgroup.
+func (m Memory) root() (int64, error) {
 	if !m.V2 {
-		workingSet, err = m.WorkingSet("/")
-		return capacity, workingSet, err
+		return m.WorkingSet("/")
 	}
 	// The root of cgroup v2 has no memory.current. runc's library, which the kubelet uses, adds these instead.
 	stat, err := fields(filepath.Join(m.Mount, "memory.stat"), " ", "anon", "file", "inactive_file")
 	if err != nil {
-		return 0, 0, err
+		return 0, err
 	}
-	return capacity, max(stat[0]+stat[1]-stat[2], 0), nil
+	return max(stat[0]+stat[1]-stat[2], 0), nil
 }
 
 // WorkingSet is what a cgroup uses without inactive file pages.

@@ -99,9 +99,10 @@ func (r *Reader) quick(out *Result) {
 }
 
 func (r *Reader) memory(out *Result) {
-	capacity, used, err := r.o.Memory.Node()
-	out.add(signal.MemoryAvailable, capacity-used, capacity, err)
+	available, capacity, err := r.o.Memory.Node()
+	out.add(signal.MemoryAvailable, available, capacity, err)
 	pods := r.o.PodsCgroup()
+	var used int64
 	limit, err := r.o.Memory.Limit(pods)
 	if err == nil && limit == 0 {
 		err = errNoLimit

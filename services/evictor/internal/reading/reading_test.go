@@ -90,6 +90,34 @@ func TestCgroupV2(t *testing.T) {
 	}
 }
 
+// TestHugePagesAreNotAvailable, and are no part of what a percentage is of.
+func TestHugePagesAreNotAvailable(t *testing.T) {
+	for name, test := range map[string]struct {
+		v2, aware           bool
+		huge                string
+		available, capacity int64
+	}{
+		"v1":                         {aware: true, huge: "Hugetlb: 204800 kB", available: 300 * mi, capacity: 800 * mi},
+		"v2":                         {v2: true, aware: true, huge: "Hugetlb: 204800 kB", available: 550 * mi, capacity: 800 * mi},
+		"v1 without the gate":        {huge: "Hugetlb: 204800 kB", available: 500 * mi, capacity: 1000 * mi},
+		"v2 without the gate":        {v2: true, huge: "Hugetlb: 204800 kB", available: 750 * mi, capacity: 1000 * mi},
+		"v1, none":                   {aware: true, huge: "Hugetlb: 0 kB", available: 500 * mi, capacity: 1000 * mi},
+		"v1, a kernel without them":  {aware: true, huge: "HugePages_Total: 0", available: 500 * mi, capacity: 1000 * mi},
+		"v1, more than is available": {aware: true, huge: "Hugetlb: 921600 kB", available: 0, capacity: 500 * mi},
+	} {
+		r, dir := newReader(t)
+		r.o.Memory.HugePages = test.aware
+		if test.v2 {
+			r.o.Memory.Mount, r.o.Memory.V2 = filepath.Join(dir, "v2"), true
+		}
+		write(t, dir, map[string]string{"meminfo": "MemTotal: 1024000 kB\nHugePagesize: 2048 kB\n" + test.huge + "\n"})
+		out := r.Quick()
+		if got := out.Seen[signal.MemoryAvailable]; got.Available != test.available || got.Capacity != test.capacity {
+			t.Errorf("%s: memory is %+v, %v; want %d of %d", name, got, out.Failed, test.available, test.capacity)
+		}
+	}
+}
+
 // What cannot be is no observation: nothing is evicted for it.
 func TestNonsenseIsNoObservation(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -188,8 +216,8 @@ func TestMemoryLeavesLittleBehind(t *testing.T) {
 	}
 	write(t, dir, map[string]string{"meminfo": info.String()})
 	read := func() {
-		if capacity, set, err := r.o.Memory.Node(); err != nil || capacity != 1000*mi || set != 500*mi {
-			t.Fatal(capacity, set, err)
+		if available, capacity, err := r.o.Memory.Node(); err != nil || available != 500*mi || capacity != 1000*mi {
+			t.Fatal(available, capacity, err)
 		}
 	}
 	if n := testing.AllocsPerRun(20, read); n > 40 {

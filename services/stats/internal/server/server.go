@@ -51,6 +51,8 @@ type Options struct {
 	Metrics  *cachedvalue.Value[*cri.Metrics]
 	// Pods returns those that podsync has published, by their UID. Only PodStats needs it.
 	Pods func() map[string]*pods.Pod
+	// HugePages takes what is set aside as huge pages off the available memory of the node.
+	HugePages bool
 	// RootDir is the kubelet's root folder, whose file system is the node's.
 	RootDir string
 	// Filesystems are asked for what RootDir, layers and images lie on.
@@ -161,6 +163,7 @@ func (s *Server) gather(ctx context.Context, cpuAndMemory bool) (in *summary.Inp
 	}
 	in = &summary.Input{
 		NodeName: s.o.NodeName, Began: s.o.Began, Snapshot: cgroups.Value, CPUAndMemory: cpuAndMemory,
+		HugePages: s.o.HugePages,
 	}
 	problem = join(cgroups.Problem, podStats.Problem, nil)
 	if p := podStats.Value; p != nil && p.Supported {

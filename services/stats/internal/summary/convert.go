@@ -88,7 +88,7 @@ func psi(p *model.PSIStats) *statsapi.PSIStats {
 }
 
 // keepHugePages takes from the node's available memory what is set aside as huge pages: its limit has them, and its
-// use has not (feature gate HugepageAwareEviction, on by default).
+// use has not (feature gate HugepageAwareEviction).
 func keepHugePages(node *statsapi.MemoryStats, machine *model.MachineInfo) {
 	if node.AvailableBytes == nil || machine == nil {
 		return

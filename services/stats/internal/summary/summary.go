@@ -59,6 +59,8 @@ type Input struct {
 	Runtime *cri.PodStats
 	// Created may lack what the runtime has not reported.
 	Created cri.Created
+	// HugePages takes what is set aside as huge pages off the available memory of the node.
+	HugePages bool
 	// CPUAndMemory leaves out all else, and what follows.
 	CPUAndMemory bool
 	// Usage is nil if the runtime has not reported.
@@ -79,7 +81,9 @@ func Build(in Input) *statsapi.Summary {
 		NodeName: in.NodeName, StartTime: metav1.NewTime(root.Spec.CreationTime),
 		CPU: cpu(root), Memory: memory(root), Swap: swap(root), SystemContainers: b.system(),
 	}
-	keepHugePages(node.Memory, in.Snapshot.Machine)
+	if in.HugePages {
+		keepHugePages(node.Memory, in.Snapshot.Machine)
+	}
 	if !in.CPUAndMemory {
 		node.StartTime = metav1.NewTime(in.Snapshot.Boot)
 		node.IO, node.Network = io(root), network(root)

@@ -87,7 +87,7 @@ func input() Input {
 	used, inodes := uint64(5000), uint64(50)
 	limit, tasks := int64(32768), int64(700)
 	return Input{
-		NodeName: "n", Began: now.Add(-time.Minute), Created: cri.Created{"one": now.Add(-30 * time.Second)},
+		NodeName: "n", Began: now.Add(-time.Minute), HugePages: true, Created: cri.Created{"one": now.Add(-30 * time.Second)},
 		Snapshot: &cgroupstats.Snapshot{
 			ReadAt: now, Boot: now.Add(-24 * time.Hour), Cgroups: list, PSI: true,
 			Machine: &model.MachineInfo{HugePages: []model.HugePagesInfo{{PageSize: 2048, NumPages: 4}}},
@@ -131,6 +131,18 @@ func TestBuild(t *testing.T) {
 }
 
 // No figure is less than nothing: a limit below the use, as after a resize, leaves 0.
+// TestHugePagesAreNotAvailable if the gate is on.
+func TestHugePagesAreNotAvailable(t *testing.T) {
+	in := input()
+	with := Build(in)
+	in.HugePages = false
+	without := Build(in)
+	const huge = 4 * 2048 << 10
+	if got := *without.Node.Memory.AvailableBytes - *with.Node.Memory.AvailableBytes; got != huge {
+		t.Errorf("%d bytes are huge pages, want %d", got, huge)
+	}
+}
+
 func TestNothingIsNegative(t *testing.T) {
 	in := input()
 	for _, c := range in.Snapshot.Cgroups[:7] {
