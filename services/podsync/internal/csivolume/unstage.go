@@ -49,43 +49,54 @@ func (vs *Volumes) Run(ctx context.Context) error {
 		return nil
 	case <-time.After(grace):
 	}
+	delay := backoff()
 	for {
+		var again <-chan time.Time
 		if err := vs.sweep(ctx, &under); err != nil {
-			vs.o.Log.Warn("staged volumes were not listed", logkey.Err, err)
+			after := delay.Step()
+			again = time.After(after)
+			vs.o.Log.Warn("staged volumes were not listed", logkey.Err, err, logkey.Delay, after)
+		} else {
+			delay = backoff()
 		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-vs.unused:
+		case <-again:
 		}
 	}
 }
 
 // underway are the folders of the volumes that are being unstaged.
 type underway struct {
-	all  sync.WaitGroup
-	mu   sync.Mutex
+	all sync.WaitGroup
+	mu  sync.Mutex
+	// dirs says of each whether it was found unused once more meanwhile.
 	dirs map[string]bool
 }
 
-// begin runs do, unless it runs for this folder already.
-func (u *underway) begin(dir string, do func()) {
+// begin runs do, unless it runs for this folder already: then it calls again when that has ended, which may have found
+// the volume in use.
+func (u *underway) begin(dir string, do, again func()) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.dirs[dir] {
+	if _, runs := u.dirs[dir]; runs {
+		u.dirs[dir] = true
 		return
 	}
 	if u.dirs == nil {
 		u.dirs = map[string]bool{}
 	}
-	u.dirs[dir] = true
+	u.dirs[dir] = false
 	u.all.Go(func() {
-		defer func() {
-			u.mu.Lock()
-			defer u.mu.Unlock()
-			delete(u.dirs, dir)
-		}()
 		do()
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		if u.dirs[dir] {
+			again()
+		}
+		delete(u.dirs, dir)
 	})
 }
 
@@ -117,7 +128,7 @@ func (vs *Volumes) sweep(ctx context.Context, under *underway) error {
 		case v.err != nil:
 			vs.o.Log.Warn("a staged volume is unknown, and stays", logkey.Err, v.err)
 		case !used[v.device]:
-			under.begin(v.dir, func() { vs.unstageUntilDone(ctx, v) })
+			under.begin(v.dir, func() { vs.unstageUntilDone(ctx, v) }, vs.lookForUnused)
 		}
 	}
 	return nil

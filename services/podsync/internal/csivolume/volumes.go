@@ -385,6 +385,11 @@ func (vs *Volumes) release(pod types.UID) {
 	}
 	vs.mu.Unlock()
 	vs.changeInUse()
+	vs.lookForUnused()
+}
+
+// lookForUnused has Run look for what no pod has.
+func (vs *Volumes) lookForUnused() {
 	select {
 	case vs.unused <- struct{}{}:
 	default:
