@@ -53,10 +53,10 @@ func Of(source *v1.NFSVolumeSource) (string, error) {
 	return server + ":" + source.Path, nil
 }
 
-// Same reports whether the kernel's list of mounts has an export under this name. It has no slash where one has no
-// meaning.
+// Same reports whether the kernel's list of mounts has an export under this name. Kernels leave out slashes that have
+// no meaning, some even that of "server:/".
 func Same(listed, export string) bool {
 	server, exported, found := strings.Cut(export, ":/")
-	listedServer, listedPath, listedFound := strings.Cut(listed, ":/")
+	listedServer, listedPath, listedFound := strings.Cut(listed+"/", ":/")
 	return found && listedFound && server == listedServer && path.Clean("/"+exported) == path.Clean("/"+listedPath)
 }

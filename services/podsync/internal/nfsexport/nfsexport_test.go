@@ -54,6 +54,7 @@ func TestSame(t *testing.T) {
 		{"fs:/export/", "fs:/export", true},
 		{"fs:/export", "fs://export//", true},
 		{"fs:/", "fs:/", true},
+		{"fs:", "fs:/", true},
 		{"[fd00::1]:/export", "[fd00::1]:/export", true},
 		{"[fe80::1%eth0]:/a:/b", "[fe80::1%eth0]:/a:/b", true},
 		{"other:/export", "fs:/export", false},
