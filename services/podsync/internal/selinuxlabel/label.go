@@ -71,7 +71,16 @@ func labelOf(h Host, o *v1.SELinuxOptions) (string, error) {
 	if o.Level == "" {
 		return "", nil
 	}
-	return h.FileLabel(o)
+	label, err := h.FileLabel(o)
+	if err == nil && strings.ContainsFunc(label, isForeign) {
+		err = fmt.Errorf("the label %q must be of letters, digits and the characters _ . : , -", label)
+	}
+	return label, err
+}
+
+// isForeign reports whether no label has the character.
+func isForeign(r rune) bool {
+	return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("_.:,-", r))
 }
 
 // options are those of the containers that mount the volume and have any.

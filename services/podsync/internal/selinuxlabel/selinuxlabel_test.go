@@ -87,11 +87,17 @@ func TestWhatAPodWants(t *testing.T) {
 		"one without the volume does not": {pod: elsewhere, want: labelA},
 		"nobody has options":              {pod: pod("u", nil, nil)},
 		"no security context":             {pod: bare},
-		"the runtime draws the level":     {pod: pod("u", &v1.SELinuxOptions{User: "system_u"}, nil)},
-		"MountOption":                     {pod: mountOption, want: labelA},
-		"Recursive":                       {pod: recursive(pod("u", optionsA, nil))},
-		"the driver mounts without":       {pod: pod("u", optionsA, nil), unmountable: true},
-		"it may disagree nevertheless":    {pod: pod("u", nil, optionsB, optionsA), unmountable: true, err: both},
+		"no label has quotes": {
+			pod: pod("u", level(`s0:c1"`), nil), err: "failed to construct SELinux label",
+		},
+		"no label has spaces": {
+			pod: pod("u", &v1.SELinuxOptions{User: "a b", Level: "s0"}, nil), err: "failed to construct SELinux label",
+		},
+		"the runtime draws the level":  {pod: pod("u", &v1.SELinuxOptions{User: "system_u"}, nil)},
+		"MountOption":                  {pod: mountOption, want: labelA},
+		"Recursive":                    {pod: recursive(pod("u", optionsA, nil))},
+		"the driver mounts without":    {pod: pod("u", optionsA, nil), unmountable: true},
+		"it may disagree nevertheless": {pod: pod("u", nil, optionsB, optionsA), unmountable: true, err: both},
 		"options without a label": {
 			pod: pod("u", &v1.SELinuxOptions{User: "nobody_u", Level: "s0"}, nil),
 			err: "failed to construct SELinux label from context ",
