@@ -17,9 +17,9 @@ type key struct{ namespace, name string }
 // the version that was read last serves, as under the kubelet, so that containers can be started again in an outage.
 // With a TTL of 0 nothing is held.
 //
-// Requests for one object that come
-// while one is under way share its answer, unless the object was invalidated since that
-// one began: an answer may be older than the question by nothing else.
+// Requests for one object that come while one is under way share its answer. If the object was invalidated since that one
+// began, they share the answer to the next one, which begins when it has ended: an answer is never older than the
+// question, and one request is under way at a time.
 type cache[T any] struct {
 	fetch   func(ctx context.Context, namespace, name string) (T, error)
 	ttl     time.Duration
@@ -39,8 +39,8 @@ type entry[T any] struct {
 	read  time.Time
 	// failed is when a newer version was asked for in vain, since it was read; zero for never.
 	failed time.Time
-	// call is the request under way, nil when there is none.
-	call *call[T]
+	// call is the request under way, nil when there is none. before is one that began before the object was invalidated.
+	call, before *call[T]
 }
 
 type call[T any] struct {
@@ -60,33 +60,50 @@ func newCache[T any](o Options, fetch func(ctx context.Context, namespace, name 
 }
 
 func (c *cache[T]) get(ctx context.Context, k key) (T, error) {
+	for {
+		under, own, value := c.enter(ctx, k)
+		if under == nil {
+			return value, nil
+		}
+		select {
+		case <-under.done:
+		case <-ctx.Done():
+			var none T
+			return none, ctx.Err()
+		}
+		if own {
+			return under.value, under.err
+		}
+	}
+}
+
+// enter returns the value if it is held, or else the call to wait for, and whether it answers this question.
+func (c *cache[T]) enter(ctx context.Context, k key) (under *call[T], own bool, value T) {
 	c.state.Lock()
+	defer c.state.Unlock()
 	e := c.state.entries[k]
 	if e == nil {
 		e = &entry[T]{}
 		c.state.entries[k] = e
 	}
 	if e.have && c.serves(e) {
-		value := e.value
-		c.state.Unlock()
-		return value, nil
+		return nil, true, e.value
 	}
-	under := e.call
-	if under == nil {
-		under = &call[T]{done: make(chan struct{})}
-		e.call = under
+	if e.before != nil {
+		select {
+		case <-e.before.done:
+			e.before = nil
+		default:
+			return e.before, false, value
+		}
+	}
+	if e.call == nil {
+		e.call = &call[T]{done: make(chan struct{})}
 		// The request belongs to all who wait, so it ends with its own deadline and not with
 		// the first one's context.
-		go c.run(context.WithoutCancel(ctx), k, e, under)
+		go c.run(context.WithoutCancel(ctx), k, e, e.call)
 	}
-	c.state.Unlock()
-	select {
-	case <-under.done:
-		return under.value, under.err
-	case <-ctx.Done():
-		var none T
-		return none, ctx.Err()
-	}
+	return e.call, true, value
 }
 
 // serves reports whether what is held is returned without asking. After a try that failed it is for a while: an
@@ -107,7 +124,9 @@ func (c *cache[T]) run(ctx context.Context, k key, e *entry[T], own *call[T]) {
 		case own.err == nil:
 			e.value, e.have, e.read, e.failed = own.value, true, began, time.Time{}
 		case apierrors.IsNotFound(own.err):
-			delete(c.state.entries, k)
+			if c.state.entries[k] == e {
+				delete(c.state.entries, k)
+			}
 		case e.have && c.ttl > 0:
 			if e.failed.IsZero() {
 				c.log.Warn("object could not be read again, the version that was read last serves",
@@ -124,8 +143,15 @@ func (c *cache[T]) run(ctx context.Context, k key, e *entry[T], own *call[T]) {
 
 func (c *cache[T]) invalidate(k key) {
 	c.state.Lock()
-	delete(c.state.entries, k)
-	c.state.Unlock()
+	defer c.state.Unlock()
+	e := c.state.entries[k]
+	switch {
+	case e == nil, e.call == nil && e.before != nil:
+	case e.call != nil:
+		c.state.entries[k] = &entry[T]{before: e.call}
+	default:
+		delete(c.state.entries, k)
+	}
 }
 
 // collect drops what is no longer fresh, not being read, and not in use.

@@ -100,13 +100,8 @@ func New(client kubernetes.Interface, o Options) *Store {
 	if o.Strategy != Watch || client == nil {
 		return s
 	}
-	changed := func(pods []types.UID) {
-		for _, uid := range pods {
-			o.Changed(uid)
-		}
-	}
-	s.secrets.watches = newWatches(life, client, secrets.resource(), changed)
-	s.configMaps.watches = newWatches(life, client, configMaps.resource(), changed)
+	s.secrets.watches = newWatches(life, client, secrets.resource(), o)
+	s.configMaps.watches = newWatches(life, client, configMaps.resource(), o)
 	return s
 }
 
@@ -127,19 +122,21 @@ func (k *kind[T]) get(ctx context.Context, at key) (T, error) {
 	if k.watches == nil {
 		return k.cache.get(ctx, at)
 	}
-	value, found, synced := k.watches.get(at)
+	known := k.watches.get(at)
 	switch {
-	case synced && found:
-		return value, nil
-	case synced:
+	case known.known && known.value != none:
+		return known.value, nil
+	case known.known:
 		return none, apierrors.NewNotFound(v1.Resource(k.name), at.name)
 	}
 	value, err := k.cache.get(ctx, at)
+	if ctx.Err() != nil {
+		return none, ctx.Err() // it says nothing of the object
+	}
 	if err != nil {
 		value = none
 	}
-	k.watches.gave(at, value)
-	return value, err
+	return k.watches.read(at, known, value, err)
 }
 
 // Secret returns a Secret: with strategy Watch as far as its watch has come, else not older
@@ -154,8 +151,8 @@ func (s *Store) ConfigMap(ctx context.Context, namespace, name string) (*v1.Conf
 }
 
 // Register reports that a pod begins to be worked on, or has changed. Whatever it begins to
-// name is read anew by the next get, even if another pod has just read it, unless a watch
-// has it.
+// name is read again by the next get, even if another pod has just read it, unless a watch
+// has it. An immutable object has no watch.
 func (s *Store) Register(p *v1.Pod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

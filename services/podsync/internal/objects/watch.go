@@ -2,10 +2,14 @@ package objects
 
 import (
 	"context"
+	"log/slog"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -13,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	clientcache "k8s.io/client-go/tools/cache"
+
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 // Times of the watches.
@@ -52,7 +58,10 @@ type watches[T object] struct {
 	resource resource[T]
 	// changed is given the pods that name an object whose content is not what they got.
 	changed func(pods []types.UID)
-	running sync.WaitGroup
+	// patience is how long an immutable object serves after an attempt to read it again has failed.
+	patience time.Duration
+	log      *slog.Logger
+	running  sync.WaitGroup
 
 	mu    sync.Mutex
 	items map[key]*item[T]
@@ -74,10 +83,35 @@ type item[T object] struct {
 	// asked: a pod was given an answer; given is the version in it, "" when there was none.
 	asked bool
 	given string
+	// settled: value is immutable, and the watch has ended.
+	settled bool
+	// namings counts the pods that have begun to name the object. So many had when the last request of the watch began
+	// (opened), and when value was read (confirmed).
+	namings, opened, confirmed int
+	// failed is when a settled object could not be read again; zero for never.
+	failed time.Time
 }
 
-func newWatches[T object](life context.Context, client any, r resource[T], changed func([]types.UID)) *watches[T] {
-	return &watches[T]{life: life, client: client, resource: r, changed: changed, items: map[key]*item[T]{}}
+// answer is what the watches know of an object.
+type answer[T object] struct {
+	// value is zero when the object does not exist.
+	value T
+	// known: the apiserver need not be asked.
+	known bool
+	// namings is how many pods have begun to name the object by now.
+	namings int
+}
+
+func newWatches[T object](life context.Context, client any, r resource[T], o Options) *watches[T] {
+	changed := func(pods []types.UID) {
+		for _, uid := range pods {
+			o.Changed(uid)
+		}
+	}
+	return &watches[T]{
+		life: life, client: client, resource: r, changed: changed, patience: o.Timeout, log: o.Log,
+		items: map[key]*item[T]{},
+	}
 }
 
 // add makes a pod one of those that name the object.
@@ -86,15 +120,24 @@ func (w *watches[T]) add(k key, pod types.UID) {
 	defer w.mu.Unlock()
 	i := w.items[k]
 	if i == nil {
-		if w.life.Err() != nil {
+		if i = w.begin(k); i == nil {
 			return
 		}
-		ctx, stop := context.WithCancel(w.life) //nolint:gosec // the item calls stop when no pod needs it
-		i = &item[T]{owner: w, key: k, pods: map[types.UID]bool{}, stop: stop, start: make(chan struct{})}
-		w.items[k] = i
-		w.running.Go(func() { i.run(ctx) })
 	}
 	i.pods[pod] = true
+	i.namings++
+}
+
+// begin begins to watch an object; nil when the service ends.
+func (w *watches[T]) begin(k key) *item[T] {
+	if w.life.Err() != nil {
+		return nil
+	}
+	ctx, stop := context.WithCancel(w.life) //nolint:gosec // the item calls stop when no pod needs it
+	i := &item[T]{owner: w, key: k, pods: map[types.UID]bool{}, stop: stop, start: make(chan struct{})}
+	w.items[k] = i
+	w.running.Go(func() { i.run(ctx) })
+	return i
 }
 
 // remove takes a pod off; an object that nobody names is watched no longer.
@@ -112,35 +155,85 @@ func (w *watches[T]) remove(k key, pod types.UID) {
 	}
 }
 
-// get returns the object as the watch has it; synced is false while the watch knows nothing.
-// found is false when the object does not exist.
-func (w *watches[T]) get(k key) (value T, found, synced bool) {
+// get returns the object as the watch has it. One that is immutable is known to the pods that named it when it was read:
+// it may have been deleted since, and created again.
+func (w *watches[T]) get(k key) answer[T] {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	i := w.items[k]
-	if i == nil || !i.synced {
-		return value, false, false
+	switch {
+	case i == nil:
+		return answer[T]{}
+	case !i.synced,
+		i.settled && i.confirmed < i.namings && (i.failed.IsZero() || time.Since(i.failed) >= w.patience):
+		return answer[T]{namings: i.namings}
 	}
-	var none T
 	i.gave(i.value)
-	return i.value, i.value != none, true
+	return answer[T]{value: i.value, known: true}
 }
 
-// gave notes an answer that did not come from the watch: what the watch finds to be different
-// later is a change. After an answer without an object the watch begins at once, because a
-// pod waits for it.
-func (w *watches[T]) gave(k key, value T) {
+// read takes what the apiserver answered because the watches did not know the object, and returns what to give to the
+// pod. What the watch finds to be different later is a change. After an answer without an object the watch begins at
+// once, because a pod waits for it.
+func (w *watches[T]) read(k key, before answer[T], value T, err error) (T, error) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	i := w.items[k]
-	if i == nil || i.synced {
-		return
+	var affected []types.UID
+	switch {
+	case i == nil:
+	case i.settled && err != nil && !apierrors.IsNotFound(err):
+		if i.failed.IsZero() {
+			w.log.Warn("immutable object could not be read again, the version that was read last serves",
+				logkey.Namespace, k.namespace, logkey.Name, k.name, logkey.Err, err)
+		}
+		i.failed = time.Now()
+		value, err = i.value, nil
+	case i.settled && before.namings > i.confirmed:
+		affected = i.confirm(value, before.namings)
+	case !i.synced:
+		i.gave(value)
+		i.hurry()
 	}
-	i.gave(value)
+	w.mu.Unlock()
+	if len(affected) > 0 {
+		w.changed(affected)
+	}
+	return value, err
+}
+
+// confirm takes the object as it is now for one that was immutable, and returns the pods that have another one. If it
+// may change again, or does not exist, it is watched again.
+func (i *item[T]) confirm(value T, namings int) (affected []types.UID) {
+	affected = i.others(value)
+	var none T
+	if value != none && i.owner.resource.immutable(value) {
+		i.value, i.confirmed, i.failed = value, namings, time.Time{}
+		i.gave(value)
+		return affected
+	}
+	if again := i.owner.begin(i.key); again != nil {
+		again.pods, again.namings = i.pods, i.namings
+		again.gave(value)
+		again.hurry()
+	}
+	return affected
+}
+
+// hurry begins the watch now if a pod was given no object.
+func (i *item[T]) hurry() {
 	if i.given == "" && !i.begun {
 		i.begun = true
 		close(i.start)
 	}
+}
+
+// others returns the pods that were given another version. To a pod that was given none, because its volumes were there
+// before podsync started, what is found first is no news.
+func (i *item[T]) others(value T) []types.UID {
+	if !i.asked || i.given == version(value) {
+		return nil
+	}
+	return slices.Collect(maps.Keys(i.pods))
 }
 
 func (i *item[T]) gave(value T) {
@@ -171,6 +264,7 @@ func (i *item[T]) run(ctx context.Context) {
 	lw := &clientcache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			o.FieldSelector = selector
+			i.opens()
 			if o.ResourceVersion == "0" {
 				o.ResourceVersion = "" // an apiserver's cache may be older than what pods were given
 			}
@@ -182,6 +276,7 @@ func (i *item[T]) run(ctx context.Context) {
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.FieldSelector = selector
+			i.opens()
 			got, err := r.watch(ctx, i.key.namespace, o)
 			if err == nil {
 				refusals.answered()
@@ -199,22 +294,23 @@ func (i *item[T]) run(ctx context.Context) {
 	).RunWithContext(ctx)
 }
 
+// opens notes that a request of the watch begins.
+func (i *item[T]) opens() {
+	i.owner.mu.Lock()
+	defer i.owner.mu.Unlock()
+	i.opened = i.namings
+}
+
 // set takes what the apiserver has now; zero is nothing.
 func (i *item[T]) set(value T) {
 	var none T
 	i.owner.mu.Lock()
 	i.value, i.synced = value, true
-	var affected []types.UID
-	// To a pod that was not given it, because its volumes were there before podsync started,
-	// what the watch finds first is no news.
-	if i.asked && i.given != version(value) {
-		for pod := range i.pods {
-			affected = append(affected, pod)
-		}
-	}
+	affected := i.others(value)
 	i.gave(value) // reported once
 	if value != none && i.owner.resource.immutable(value) {
-		i.stop() // the value stays
+		i.settled, i.confirmed = true, i.opened
+		i.stop()
 	}
 	i.owner.mu.Unlock()
 	if len(affected) > 0 {
