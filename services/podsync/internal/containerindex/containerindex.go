@@ -2,7 +2,8 @@
 //
 // The workers report the newest version of their pods and the containers that the runtime has. A look-up needs the
 // whole ID and finds a container only while its pod belongs to this node. It distinguishes "no such container" from
-// "not known yet": after a start, no container is known until all workers have read the runtime.
+// "not known yet": after a start, no container is known until all workers have read the runtime. As long as one of them
+// cannot, a container that is not found may be its pod's.
 package containerindex
 
 import (
@@ -21,11 +22,14 @@ type Index struct {
 	pods     map[types.UID]*entry
 	byID     map[string]container
 	complete bool
+	// unread are the pods that had no state when complete was set, and have none yet.
+	unread map[types.UID]bool
 }
 
 type entry struct {
-	pod *v1.Pod
-	ids []string
+	pod  *v1.Pod
+	ids  []string
+	read bool // its state was set
 }
 
 type container struct {
@@ -57,6 +61,8 @@ func (x *Index) SetState(uid types.UID, s *pod.State) {
 		return
 	}
 	x.drop(e)
+	delete(x.unread, uid)
+	e.read = true
 	e.ids = make([]string, len(s.Containers))
 	for i := range s.Containers {
 		c := &s.Containers[i]
@@ -72,6 +78,7 @@ func (x *Index) Forget(uid types.UID) {
 	if e := x.pods[uid]; e != nil {
 		x.drop(e)
 		delete(x.pods, uid)
+		delete(x.unread, uid)
 	}
 }
 
@@ -82,11 +89,16 @@ func (x *Index) drop(e *entry) {
 	e.ids = nil
 }
 
-// SetComplete says that the state of every pod on the node was set once.
+// SetComplete says that the state of every pod on the node was set once, but of those that cannot be read.
 func (x *Index) SetComplete() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.complete = true
+	x.complete, x.unread = true, map[types.UID]bool{}
+	for uid, e := range x.pods {
+		if !e.read {
+			x.unread[uid] = true
+		}
+	}
 }
 
 // Complete reports whether a container that is not found is no pod's. Before, it may be one of a pod that
@@ -94,7 +106,7 @@ func (x *Index) SetComplete() {
 func (x *Index) Complete() bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	return x.complete
+	return x.complete && len(x.unread) == 0
 }
 
 // Find returns the pod that the container of this id is of, and its place in the pod's spec. ok is false if

@@ -73,3 +73,25 @@ func TestFind(t *testing.T) {
 		t.Error("not complete after it was said")
 	}
 }
+
+// A container that is not found may be one of a pod that could not be read yet.
+func TestAPodThatCannotBeRead(t *testing.T) {
+	for name, end := range map[string]func(*Index){
+		"is read":   func(x *Index) { x.SetState("u", state()) },
+		"goes away": func(x *Index) { x.Forget("u") },
+	} {
+		var x Index
+		x.SetPod(thePod())
+		x.SetComplete()
+		if x.Complete() {
+			t.Errorf("%s: complete before", name)
+		}
+		end(&x)
+		other := thePod()
+		other.UID = "new"
+		x.SetPod(other)
+		if !x.Complete() {
+			t.Errorf("%s: not complete after", name)
+		}
+	}
+}

@@ -124,7 +124,8 @@ func (r *Reports) Synced() {
 	r.Mirrors.AllWanted()
 }
 
-// Reported reports, after that, that the state of every pod is known too. It is called once.
+// Reported reports, after that, that the state of every pod is known too, but for those that cannot be read. It is
+// called once.
 func (r *Reports) Reported() { r.pods.reported() }
 
 // podReporter pass on what workers report of pods. The CRI gateway comes first.

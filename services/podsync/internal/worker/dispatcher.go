@@ -24,6 +24,9 @@ const tick = time.Second
 // restart nothing is to be done for most of them.
 const adoptionJitter = 2 * time.Second
 
+// lateReport is how long a pod's syncs may take until the others are called reported without it.
+const lateReport = 30 * time.Second
+
 // Progress is called from the dispatcher's loop, which it must not delay, when the dispatcher has come that far.
 type Progress struct {
 	// Turn is called with every turn of the loop.
@@ -31,6 +34,7 @@ type Progress struct {
 	// Synced is called once, when all sources are synced and each of their pods was published.
 	Synced func()
 	// Reported is called once after that, when the state of each pod was reported, which takes a runtime that answers.
+	// It does not wait for a pod that cannot be read while others can.
 	Reported func()
 }
 
@@ -156,10 +160,21 @@ func (d *Dispatcher) checkReported() {
 	if d.reported || !d.workers.isSynced() {
 		return
 	}
-	for _, w := range d.workers.all() {
-		if !w.hasReported() {
+	var late []types.UID
+	all := d.workers.all()
+	for _, w := range all {
+		switch reported, isLate := w.hasReported(); {
+		case isLate:
+			late = append(late, w.uid)
+		case !reported:
 			return
 		}
+	}
+	if len(late) > 0 {
+		if len(late) == len(all) {
+			return // the runtime shows no pod at all
+		}
+		d.log.Warn("pods cannot be read, going on without them", "pods", late)
 	}
 	d.reported = true
 	d.progress.Reported()

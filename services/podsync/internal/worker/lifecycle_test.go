@@ -43,6 +43,42 @@ func TestPodsArePublishedBeforeTheMark(t *testing.T) {
 	})
 }
 
+// TestAPodThatCannotBeReadHoldsUpNoOther: what an earlier podsync said of pods that are gone is dropped, although the
+// runtime fails or hangs for one pod.
+func TestAPodThatCannotBeReadHoldsUpNoOther(t *testing.T) {
+	for name, breaks := range map[string]func(*node) (mend func()){
+		"fails": func(n *node) func() {
+			n.cri.Fail("PodSandboxStatus", errors.New("broken"))
+			return func() { n.cri.Fail("PodSandboxStatus", nil) }
+		},
+		"hangs": func(n *node) func() { return n.cri.Hang("PodSandboxStatus") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t, newRuntime())
+				broken := testPod("broken")
+				if _, _, err := n.cri.StartPod(t.Context(),
+					fake.Pod{Namespace: broken.Namespace, Name: broken.Name, UID: string(broken.UID)}); err != nil {
+					t.Fatal(err)
+				}
+				defer breaks(n)()
+				defer n.run()()
+				n.dispatcher.SetPod(broken, api)
+				n.dispatcher.SourceSynced(api)
+				n.wait(time.Minute)
+				if n.reported.Load() {
+					t.Fatal("no pod was read, and all are called reported")
+				}
+				n.dispatcher.SetPod(testPod("fine"), api)
+				n.wait(2 * time.Second)
+				if !n.reported.Load() {
+					t.Fatal("a pod that cannot be read keeps the others from being called reported")
+				}
+			})
+		})
+	}
+}
+
 func TestANewVersionIsPublished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t)

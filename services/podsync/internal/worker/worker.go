@@ -38,10 +38,11 @@ type worker struct {
 	mu         sync.Mutex
 	pod        *v1.Pod
 	removed    bool
-	again      *v1.Pod // a version that came after removed: the source wants the pod anew
-	ending     bool    // it is being stopped for good
-	ended      bool    // nothing of the pod will run again
-	reported   bool    // its state was reported at least once
+	again      *v1.Pod   // a version that came after removed: the source wants the pod anew
+	ending     bool      // it is being stopped for good
+	ended      bool      // nothing of the pod will run again
+	reported   bool      // its state was reported at least once
+	tried      time.Time // when the first sync began
 	cancelSync context.CancelCauseFunc
 	synced     *v1.Pod // the version of the last sync, or of the one that runs
 	digest     string
@@ -203,6 +204,9 @@ func (w *worker) trySync(ctx context.Context) (again time.Duration, done bool) {
 	defer cancel(nil)
 	w.mu.Lock()
 	w.cancelSync = cancel
+	if w.tried.IsZero() {
+		w.tried = time.Now()
+	}
 	p, removed := w.pod, w.removed
 	w.synced = p
 	w.mu.Unlock()
@@ -307,11 +311,12 @@ func (w *worker) publish() {
 }
 
 // hasReported reports whether the pod's state was reported since podsync started; one that is gone has
-// nothing to report.
-func (w *worker) hasReported() bool {
+// nothing to report. late says that it was not, although the pod's syncs began long ago.
+func (w *worker) hasReported() (reported, late bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.reported || w.removed
+	reported = w.reported || w.removed
+	return reported, !reported && !w.tried.IsZero() && time.Since(w.tried) >= lateReport
 }
 
 // wantedAgain returns the version of the pod that came after its removal, or nil.
