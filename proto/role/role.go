@@ -25,8 +25,8 @@ const (
 	Up Role = "up"
 )
 
-// The groups of the node. GroupNode owns the runtime folder; GroupLogs may read
-// pod logs, so that nodeapi needs no capability for it.
+// The groups of the node. GroupNode owns the runtime folder; GroupLogs may list
+// the folders of pod logs, and read the logs that a runtime does not give to root alone.
 const (
 	GroupNode = 47100
 	GroupLogs = 47109

@@ -9,6 +9,7 @@ import (
 	statsv1 "github.com/microlet/microlet/proto/microlet/stats/v1"
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/crilist"
+	"github.com/microlet/microlet/services/internal/openlog"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/nodeapi/internal/auth"
 	"github.com/microlet/microlet/services/nodeapi/internal/containerlogs"
@@ -62,7 +63,9 @@ func Run(ctx context.Context, cfg Config) error {
 	cri := runtime.New(gateway, crilist.Options{Log: s.Log, Metrics: s.Metrics}, kubelet.RuntimeRequestTimeout.Duration)
 	api := server.New(server.Options{
 		Kubelet: kubelet, Gate: cfg.Kubelet.FeatureEnabled, DebuggingHandlers: *kubelet.EnableDebuggingHandlers,
-		Pods: pods.Watch(s.Bus), Runtime: cri, Logs: &containerlogs.Reader{Runtime: cri, Folder: kubelet.PodLogsDir},
+		Pods: pods.Watch(s.Bus), Runtime: cri, Logs: &containerlogs.Reader{
+			Runtime: cri, Podsync: openlog.NewClient(cfg.Service.LogsSocket(), cfg.Service.Peers()), Folder: kubelet.PodLogsDir,
+		},
 		NodeLogs:    nodelogs.Logs{Files: nodelogs.Files{nodelogs.Folder, kubelet.PodLogsDir}, Command: "journalctl"},
 		LogQuery:    kubelet.EnableSystemLogQuery != nil && *kubelet.EnableSystemLogQuery,
 		Checkpoints: filepath.Join(cfg.Kubelet.Node.RootDir, "checkpoints"), Flags: cfg.Kubelet.FlagValues(),

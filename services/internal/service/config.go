@@ -206,6 +206,11 @@ func (c *Config) CRISocket(r role.Role) string {
 	return filepath.Join(c.RuntimeDir, "cri", string(r)+socketSuffix)
 }
 
+// LogsSocket is where podsync opens container logs for nodeapi (see package openlog).
+func (c *Config) LogsSocket() string {
+	return filepath.Join(c.SocketDir(role.Podsync), "logs"+socketSuffix)
+}
+
 // Peers say which processes are this node's services, for servers and clients beside those that a Service makes.
 func (c *Config) Peers() peer.Rules {
 	return peer.Rules{Cgroups: c.PeerCgroups, Helpers: c.HelpersDir()}

@@ -77,6 +77,7 @@ type testNode struct {
 
 	reviews *reviews
 	runtime *teststream.Runtime
+	crio    bool // the runtime has CRI-O's manners
 	pods    *bus.Writer
 	status  *bus.Writer
 }
@@ -185,9 +186,7 @@ func (e *testNode) addPod(name string) {
 		ContainerID: "fake://" + ids["c"],
 		State:       v1.ContainerState{Running: &v1.ContainerStateRunning{}},
 	}}
-	if err := errors.Join(os.Mkdir(logs, 0o755),
-		os.WriteFile(filepath.Join(logs, "c.log"), []byte("2026-01-01T00:00:00.000000000Z stdout F one\n"),
-			0o644)); err != nil {
+	if err := e.firstLine(logs, ids["c"]); err != nil {
 		e.t.Fatal(err)
 	}
 	spec, err := p.Marshal()
@@ -200,6 +199,15 @@ func (e *testNode) addPod(name string) {
 	}
 	e.pods.Put(subject.PodKey(string(p.UID)), &podsyncv1.Pod{Pod: spec, Source: podsyncv1.PodSource_POD_SOURCE_API})
 	e.status.Put(subject.PodKey(string(p.UID)), &podsyncv1.PodStatus{Status: status})
+}
+
+// firstLine logs "one".
+func (e *testNode) firstLine(logs, container string) error {
+	if e.crio {
+		return e.runtime.WriteLog(container, "one")
+	}
+	return errors.Join(os.Mkdir(logs, 0o755), os.WriteFile(filepath.Join(logs, "c.log"),
+		[]byte("2026-01-01T00:00:00.000000000Z stdout F one\n"), 0o644))
 }
 
 // startMetrics serves podsync's metrics and health.

@@ -81,6 +81,14 @@ func (s *session) repeats(text string) {
 // startProcess starts nodeapi as a process of its own, with the same configuration.
 func (e *testNode) startProcess() *proctest.Process {
 	e.t.Helper()
+	p := proctest.Start(e.t, "nodeapi", e.arguments()...)
+	e.awaitPorts()
+	return p
+}
+
+// arguments are the command line of nodeapi's process.
+func (e *testNode) arguments() []string {
+	e.t.Helper()
 	kubelet := e.kubelet()
 	kubelet.APIVersion, kubelet.Kind = "kubelet.config.k8s.io/v1beta1", "KubeletConfiguration"
 	kubelet.FailCgroupV1 = new(false)
@@ -92,10 +100,8 @@ func (e *testNode) startProcess() *proctest.Process {
 	if err := os.WriteFile(file, data, 0o600); err != nil {
 		e.t.Fatal(err)
 	}
-	p := proctest.Start(e.t, "nodeapi", "--config="+file, "--runtime-dir="+e.Dir(),
-		"--node-name="+bustest.NodeName, "--hostname-override="+bustest.NodeName, "--root-dir="+e.dir)
-	e.awaitPorts()
-	return p
+	return []string{"--config=" + file, "--runtime-dir=" + e.Dir(), "--node-name=" + bustest.NodeName,
+		"--hostname-override=" + bustest.NodeName, "--root-dir=" + e.dir}
 }
 
 // TestSIGTERM stops the process while it serves one of each kind: a session, a log that is followed, an

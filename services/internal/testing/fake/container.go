@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -30,6 +31,7 @@ type container struct {
 	imageRef, imageID          string
 	program                    Program
 	exited                     chan struct{}
+	log                        *os.File // of CRI-O's; nil if it has none
 	lifetime                   *time.Timer
 }
 
@@ -44,7 +46,7 @@ func (r *Runtime) CreateContainer(_ context.Context,
 	defer r.mu.Unlock()
 	s, ok := r.sandboxes[req.PodSandboxId]
 	if !ok {
-		return nil, notFound("sandbox", req.PodSandboxId)
+		return nil, r.notFound("sandbox", req.PodSandboxId)
 	}
 	if !s.ready {
 		return nil, fmt.Errorf("sandbox %q is not running", s.id)
@@ -56,8 +58,7 @@ func (r *Runtime) CreateContainer(_ context.Context,
 	for _, other := range r.containers {
 		if other.sandboxID == s.id && other.config.Metadata.Name == req.Config.Metadata.Name &&
 			other.config.Metadata.Attempt == req.Config.Metadata.Attempt {
-			return nil, fmt.Errorf("failed to reserve container name %q: it is reserved for %q",
-				req.Config.Metadata.Name, other.id)
+			return nil, r.reserved(req.Config.Metadata.Name, other.id)
 		}
 	}
 	c := &container{
@@ -67,6 +68,11 @@ func (r *Runtime) CreateContainer(_ context.Context,
 	}
 	if len(image.RepoDigests) > 0 {
 		c.imageRef = image.RepoDigests[0]
+	}
+	if r.crio {
+		if err := c.openLog(); err != nil {
+			return nil, err
+		}
 	}
 	r.containers[c.id] = c
 	r.emit(c.id, s, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
@@ -80,7 +86,7 @@ func (r *Runtime) StartContainer(_ context.Context,
 	defer r.mu.Unlock()
 	c, ok := r.containers[req.ContainerId]
 	if !ok {
-		return nil, notFound("container", req.ContainerId)
+		return nil, r.notFound("container", req.ContainerId)
 	}
 	if c.state != runtimeapi.ContainerState_CONTAINER_CREATED {
 		return nil, fmt.Errorf("container %q is in state %s", c.id, c.state)
@@ -126,7 +132,7 @@ func (r *Runtime) ExitContainer(id string, code int32) error {
 	defer r.mu.Unlock()
 	c, ok := r.containers[id]
 	if !ok {
-		return notFound("container", id)
+		return r.notFound("container", id)
 	}
 	r.exit(c, code)
 	return nil
@@ -237,13 +243,10 @@ func (r *Runtime) ContainerStatus(_ context.Context,
 	defer r.mu.Unlock()
 	c, ok := r.containers[req.ContainerId]
 	if !ok {
-		return nil, notFound("container", req.ContainerId)
+		return nil, r.notFound("container", req.ContainerId)
 	}
-	st := c.status()
-	if user := r.programs[c.config.Metadata.Name].User; user != nil {
-		st.User = &runtimeapi.ContainerUser{Linux: clone(user)}
-	}
-	return &runtimeapi.ContainerStatusResponse{Status: st}, nil
+	answer := &runtimeapi.ContainerStatusResponse{Status: c.status()}
+	return answer, r.describeUser(c, answer, req.GetVerbose())
 }
 
 func (c *container) status() *runtimeapi.ContainerStatus {
@@ -278,7 +281,7 @@ func (r *Runtime) UpdateContainerResources(_ context.Context,
 	defer r.mu.Unlock()
 	c, ok := r.containers[req.ContainerId]
 	if !ok {
-		return nil, notFound("container", req.ContainerId)
+		return nil, r.notFound("container", req.ContainerId)
 	}
 	if c.config.Linux == nil {
 		c.config.Linux = &runtimeapi.LinuxContainerConfig{}
@@ -287,15 +290,16 @@ func (r *Runtime) UpdateContainerResources(_ context.Context,
 	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
 }
 
-// ReopenContainerLog implements CRI; the fake writes no logs.
+// ReopenContainerLog implements CRI; only the logs of CRI-O's containers exist.
 func (r *Runtime) ReopenContainerLog(_ context.Context,
 	req *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if c, ok := r.containers[req.ContainerId]; !ok || c.state != runtimeapi.ContainerState_CONTAINER_RUNNING {
-		return nil, notFound("running container", req.ContainerId)
+	c, ok := r.containers[req.ContainerId]
+	if !ok || c.state != runtimeapi.ContainerState_CONTAINER_RUNNING {
+		return nil, r.notFound("running container", req.ContainerId)
 	}
-	return &runtimeapi.ReopenContainerLogResponse{}, nil
+	return &runtimeapi.ReopenContainerLogResponse{}, c.reopenLog()
 }
 
 // errExited ends what is executed in a container when the container ends.
@@ -308,7 +312,7 @@ func (r *Runtime) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest)
 	c, ok := r.containers[req.ContainerId]
 	if !ok || c.state != runtimeapi.ContainerState_CONTAINER_RUNNING {
 		r.mu.Unlock()
-		return nil, notFound("running container", req.ContainerId)
+		return nil, r.notFound("running container", req.ContainerId)
 	}
 	exec := c.program.Exec
 	r.mu.Unlock()
@@ -334,8 +338,7 @@ func (r *Runtime) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest)
 		return &runtimeapi.ExecSyncResponse{Stdout: stdout, Stderr: stderr, ExitCode: killedCode}, nil
 	}
 	if ctx.Err() != nil {
-		return nil, status.Errorf(codes.DeadlineExceeded, "failed to exec in container: timeout %ds exceeded",
-			req.Timeout)
+		return r.timedOut(req.GetTimeout())
 	}
 	if err != nil {
 		return nil, err

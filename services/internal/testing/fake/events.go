@@ -73,6 +73,9 @@ func (r *Runtime) EventStreams() int {
 // GetContainerEvents implements CRI.
 func (r *Runtime) GetContainerEvents(_ *runtimeapi.GetEventsRequest,
 	out grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
+	if r.crio {
+		return nil
+	}
 	sub := make(chan *runtimeapi.ContainerEventResponse, eventBuffer)
 	r.events.mu.Lock()
 	if r.events.subs == nil {

@@ -7,9 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -53,6 +50,7 @@ type Runtime struct {
 	handlers   []*runtimeapi.RuntimeHandler
 	driver     runtimeapi.CgroupDriver
 	perMessage int
+	crio       bool // see ActAsCRIO
 }
 
 var _ runtimeapi.RuntimeServiceServer = (*Runtime)(nil)
@@ -171,10 +169,6 @@ func matches(selector, labels map[string]string) bool {
 		}
 	}
 	return true
-}
-
-func notFound(kind, id string) error {
-	return status.Errorf(codes.NotFound, "an error occurred when try to find %s %q: not found", kind, id)
 }
 
 func copyMap(m map[string]string) map[string]string {

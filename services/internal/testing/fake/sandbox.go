@@ -111,7 +111,7 @@ func (r *Runtime) PodSandboxStatus(_ context.Context,
 	defer r.mu.Unlock()
 	s, ok := r.sandboxes[req.PodSandboxId]
 	if !ok {
-		return nil, notFound("sandbox", req.PodSandboxId)
+		return nil, r.notFound("sandbox", req.PodSandboxId)
 	}
 	return &runtimeapi.PodSandboxStatusResponse{Status: s.status(), Timestamp: r.now().UnixNano()}, nil
 }
@@ -157,7 +157,7 @@ func (r *Runtime) StopSandbox(id string) error {
 	defer r.mu.Unlock()
 	s, ok := r.sandboxes[id]
 	if !ok {
-		return notFound("sandbox", id)
+		return r.notFound("sandbox", id)
 	}
 	r.stopSandbox(s)
 	return nil

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/microlet/microlet/services/internal/crilog"
@@ -21,25 +23,60 @@ import (
 // lookAgain is how often a log is looked at of which the kernel reports no change.
 const lookAgain = time.Second
 
-// file is a log. No link is followed to it, so that nobody puts one there meanwhile.
+// file is the log that a container writes. No link is followed to it, so that nobody puts one there meanwhile.
 type file struct {
 	folder, path string
-	from         *os.File
-	lines        *crilog.Reader
-	changes      *fsnotify.Watcher // nil until somebody waits for a change
+	// byPodsync opens what this process may not open.
+	byPodsync func(ctx context.Context) (*os.File, error)
+
+	from    *os.File
+	lines   *crilog.Reader
+	ended   bool              // another file has the path, so nothing more is written to this one
+	changes *fsnotify.Watcher // nil until somebody waits for a change
 }
 
 // open opens the file that has the path now, in the place of the one before.
-func (f *file) open() error {
+func (f *file) open(ctx context.Context) error {
 	from, err := samemount.RegularFile(f.folder, f.path)
+	if errors.Is(err, fs.ErrPermission) {
+		from, err = f.byPodsync(ctx)
+	}
 	if err != nil {
 		return err
 	}
 	if f.from != nil {
 		_ = f.from.Close()
 	}
-	f.from, f.lines = from, crilog.NewReader(from)
+	f.from, f.lines, f.ended = from, crilog.NewReader(from), false
 	return nil
+}
+
+// replaced reports whether another file has the path by now: the log was rotated.
+func (f *file) replaced() bool {
+	now, err := os.Lstat(filepath.Join(f.folder, f.path))
+	if err != nil {
+		return false // it is between two files
+	}
+	held, err := f.from.Stat()
+	return err == nil && !os.SameFile(now, held)
+}
+
+// goOn opens the next file of a log that was rotated, and reports whether there is something to read at once. What was
+// written to the one before comes first, so it is read to its end once more. While the next one cannot be had, as when
+// podsync restarts, the one before stays, and the next round tries again.
+func (f *file) goOn(ctx context.Context) (more bool, err error) {
+	if !f.replaced() {
+		return false, nil
+	}
+	if !f.ended {
+		f.ended = true
+		return true, nil
+	}
+	err = f.open(ctx)
+	if code := status.Code(err); code == codes.Unavailable || code == codes.NotFound || errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 func (f *file) close() {
@@ -118,31 +155,25 @@ func (f *file) wait(ctx context.Context, s *state) (running bool, err error) {
 	if f.changes == nil {
 		return true, f.watch() // something may have been written before
 	}
-	if running, err := s.running(ctx); err != nil || !running {
+	if running, err = s.running(ctx); err != nil {
 		return false, err
+	}
+	if more, err := f.goOn(ctx); more || err != nil || !running {
+		return running || more, err
 	}
 	again := time.NewTimer(lookAgain)
 	defer again.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return false, ctx.Err()
-		case e := <-f.changes.Events:
-			// A log that is rotated gets another name, and a new one gets its own.
-			if e.Has(fsnotify.Create) && filepath.Base(e.Name) == filepath.Base(f.path) {
-				if err := f.open(); err != nil && !errors.Is(err, fs.ErrNotExist) {
-					return false, err
-				}
-			}
-			return true, nil
-		case err := <-f.changes.Errors:
-			if !errors.Is(err, fsnotify.ErrEventOverflow) { // the log is looked at all the same
-				return false, err
-			}
-		case <-again.C:
-			return true, nil
+	select {
+	case <-ctx.Done():
+		return false, ctx.Err()
+	case err := <-f.changes.Errors:
+		if !errors.Is(err, fsnotify.ErrEventOverflow) { // the log is looked at all the same
+			return false, err
 		}
+	case <-f.changes.Events: // a log that is rotated gets another name, and a new one gets its own
+	case <-again.C:
 	}
+	return true, nil
 }
 
 // watch begins to watch the folder of the log.

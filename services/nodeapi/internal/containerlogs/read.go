@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -22,9 +22,15 @@ type Runtime interface {
 	Status(ctx context.Context, id string) (*runtimeapi.ContainerStatusResponse, error)
 }
 
-// Reader reads logs. Its zero value with a Runtime is ready. It is safe for concurrent use.
+// Podsync opens the log of a container with this ID, whose file this process may not open. The error is a status.
+type Podsync interface {
+	Open(ctx context.Context, id string) (*os.File, error)
+}
+
+// Reader reads logs. Its zero value with a Runtime and a Podsync is ready. It is safe for concurrent use.
 type Reader struct {
 	Runtime Runtime
+	Podsync Podsync
 	// Folder is where all container logs are: podLogsDir. A path that the runtime names elsewhere is
 	// not read.
 	Folder string
@@ -73,43 +79,20 @@ func (r *Reader) Read(ctx context.Context, id string, o *v1.PodLogOptions, stdou
 	if path == "" {
 		return fmt.Errorf("container %s has no log file", id)
 	}
-	if path, err = r.inside(path); err != nil {
-		return fmt.Errorf("log of container %s: %w", id, err)
+	below, err := filepath.Rel(r.Folder, path)
+	if err != nil || !filepath.IsLocal(below) {
+		return fmt.Errorf("log of container %s: %s is not below %s", id, path, r.Folder)
 	}
-	f := &file{folder: r.Folder, path: path}
-	if err := f.open(); err != nil {
+	f := &file{folder: r.Folder, path: below, byPodsync: func(ctx context.Context) (*os.File, error) {
+		return r.Podsync.Open(ctx, bare(id))
+	}}
+	if err := f.open(ctx); err != nil {
 		return fmt.Errorf("log of container %s: %w", id, err)
 	}
 	defer f.close()
 	s := &state{reader: r, id: bare(id), followers: followers(stdout, stderr)}
 	defer s.setBusy(false)
 	return read(ctx, f, s, newPrinter(o, stdout, stderr, time.Now()), o)
-}
-
-// inside is where a log is once all links are followed: the path below the folder. A pod that may write into the
-// folder, by a hostPath volume, could else have this process read, or wait for, what it names.
-func (r *Reader) inside(path string) (string, error) {
-	if !within(r.Folder, path) {
-		return "", fmt.Errorf("%s is not below %s", path, r.Folder)
-	}
-	folder, err := filepath.EvalSymlinks(r.Folder)
-	if err != nil {
-		return "", err
-	}
-	real, err := filepath.EvalSymlinks(path)
-	if err != nil {
-		return "", err
-	}
-	if !within(folder, real) {
-		return "", fmt.Errorf("%s leads to %s, which is not below %s", path, real, r.Folder)
-	}
-	return filepath.Rel(folder, real)
-}
-
-// within reports whether a clean path leads below the folder.
-func within(folder, path string) bool {
-	rel, err := filepath.Rel(folder, path)
-	return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
 }
 
 // followers are those of the writers that are, each once.

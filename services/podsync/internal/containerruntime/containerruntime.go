@@ -1,8 +1,8 @@
 // Package containerruntime connects podsync to the container runtime.
 //
-// It provides podsync's own calls, which are limited in number, the CRI gateway for the other services, the cgroup
-// driver, the monitor of the runtime's state, and the child processes, which it is the first to need. It does not wait
-// for the runtime when podsync starts, except for up to 2 s for the cgroup driver.
+// It provides podsync's own calls, which are limited in number, the CRI gateway for the other services, the logs that
+// only root may open, the cgroup driver, the monitor of the runtime's state, and the child processes, which it is the
+// first to need. It does not wait for the runtime when podsync starts, except for up to 2 s for the cgroup driver.
 package containerruntime
 
 import (
@@ -13,9 +13,12 @@ import (
 	"net"
 	"path/filepath"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/openlog"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/podsync/internal/calllimit"
 	"github.com/microlet/microlet/services/podsync/internal/cgroupdriver"
@@ -57,6 +60,7 @@ type Runtime struct {
 	classes     runtimeclass.Finder
 	connections *runtime.Services
 	gateway     *gateway.Gateway
+	logs        *openlog.Server
 	log         *slog.Logger
 }
 
@@ -90,10 +94,22 @@ func Connect(ctx context.Context, o Options) (*Runtime, error) {
 	if err != nil {
 		return nil, errors.Join(err, connections.Close())
 	}
+	opened := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "microlet_podsync_logs_opened_total",
+		Help: "Container logs that podsync was asked to open for nodeapi, which may not, by result: ok, denied (to another " +
+			"role), failed.",
+	}, []string{"result"})
+	if err := s.Metrics.Register(opened); err != nil {
+		return nil, errors.Join(fmt.Errorf("metrics of opened logs: %w", err), connections.Close())
+	}
 	return &Runtime{
 		Runtime: own, Driver: cgroupdriver.Find(ctx, own, o.Kubelet.Kubelet.CgroupDriver, s.Log),
 		State: runtimestate.New(own, o.Classes), Containers: index, Children: foreign,
 		classes: o.Classes, connections: connections, gateway: shared, log: s.Log,
+		logs: &openlog.Server{
+			Folder: o.Kubelet.Kubelet.PodLogsDir, Path: own.LogPath, Peers: s.Config.Peers(), Log: s.Log,
+			Count: func(result string) { opened.WithLabelValues(result).Inc() },
+		},
 	}, nil
 }
 
@@ -108,6 +124,7 @@ func (r *Runtime) Close() {
 func (r *Runtime) Start(s *service.Service, listeners ...runtimemonitor.Listener) {
 	s.Go("mounter", r.Children.Serve)
 	s.Go("gateway", func(ctx context.Context) error { return r.serve(ctx, s) })
+	s.Go("logs for nodeapi", func(ctx context.Context) error { return r.serveLogs(ctx, s) })
 	all := append([]runtimemonitor.Listener{r.State}, listeners...)
 	s.Go("runtime monitor", runtimemonitor.New(r.Runtime, r.Driver.Name, r.log, all...).Run)
 }
@@ -126,6 +143,15 @@ func (r *Runtime) serve(ctx context.Context, s *service.Service) error {
 		listeners[to] = l
 	}
 	return r.gateway.Run(ctx, listeners)
+}
+
+// serveLogs opens logs for nodeapi.
+func (r *Runtime) serveLogs(ctx context.Context, s *service.Service) error {
+	l, err := s.Listen(s.Config.LogsSocket())
+	if err != nil {
+		return fmt.Errorf("socket of logs: %w", err)
+	}
+	return r.logs.Run(ctx, l)
 }
 
 // LowPriority lets other calls go before its removals.
