@@ -135,6 +135,9 @@ func TestWhichContainerIsMeant(t *testing.T) {
 	}
 }
 
+// abc is the container of oneContainer.
+var abc = Container{ID: "r://abc"}
+
 // oneContainer is a runtime with one container.
 type oneContainer struct {
 	path  string
@@ -159,7 +162,7 @@ func TestRead(t *testing.T) {
 	}
 	ended := runtimeapi.ContainerState_CONTAINER_EXITED
 	var out strings.Builder
-	if err := (&Reader{Runtime: oneContainer{path: path, state: ended}, Folder: folder}).Read(t.Context(), "r://abc",
+	if err := (&Reader{Runtime: oneContainer{path: path, state: ended}, Folder: folder}).Read(t.Context(), abc,
 		&v1.PodLogOptions{Follow: true}, &out, &out); err != nil || out.String() != "one\n" {
 		t.Errorf("following an ended container: %q, %v", out.String(), err)
 	}
@@ -181,7 +184,7 @@ func TestRead(t *testing.T) {
 	}
 	out.Reset()
 	if err := (&Reader{Runtime: oneContainer{path: filepath.Join(again, "pod/c/0.log"), state: ended},
-		Folder: again}).Read(t.Context(), "r://abc", &v1.PodLogOptions{}, &out, &out); err != nil || out.String() != "one\n" {
+		Folder: again}).Read(t.Context(), abc, &v1.PodLogOptions{}, &out, &out); err != nil || out.String() != "one\n" {
 		t.Errorf("a folder that is a link: %q, %v", out.String(), err)
 	}
 	out.Reset()
@@ -204,7 +207,7 @@ func TestRead(t *testing.T) {
 		"gone":             {oneContainer{err: errors.New("x")}, "unable to retrieve container logs for r://abc"},
 		"removed":          {oneContainer{path: filepath.Join(folder, "gone"), state: ended}, "no such file"},
 	} {
-		err := (&Reader{Runtime: test.runtime, Folder: folder}).Read(t.Context(), "r://abc", &v1.PodLogOptions{}, &out,
+		err := (&Reader{Runtime: test.runtime, Folder: folder}).Read(t.Context(), abc, &v1.PodLogOptions{}, &out,
 			&out)
 		if err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v, want %q", name, err, test.want)
@@ -217,7 +220,7 @@ func TestRead(t *testing.T) {
 	done := make(chan error, 1)
 	go func() {
 		done <- (&Reader{Runtime: oneContainer{path: path, state: runtimeapi.ContainerState_CONTAINER_RUNNING},
-			Folder: folder}).Read(ctx, "r://abc", &v1.PodLogOptions{Follow: true}, &out, &out)
+			Folder: folder}).Read(ctx, abc, &v1.PodLogOptions{Follow: true}, &out, &out)
 	}()
 	cancel()
 	select {
@@ -245,7 +248,7 @@ func TestLogsStayOutOfTheLog(t *testing.T) {
 		funcr.New(func(prefix, args string) { said.WriteString(args) }, funcr.Options{}))
 	r := Reader{Runtime: oneContainer{path: path, state: runtimeapi.ContainerState_CONTAINER_EXITED}, Folder: folder}
 	for name, out := range map[string]io.Writer{"a reader who has left": gone{}, "a line that is none": io.Discard} {
-		if err := r.Read(ctx, "r://abc", &v1.PodLogOptions{}, out, out); (err != nil) != (out == gone{}) {
+		if err := r.Read(ctx, abc, &v1.PodLogOptions{}, out, out); (err != nil) != (out == gone{}) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if said.Len() > 0 {

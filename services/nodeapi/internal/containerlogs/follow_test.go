@@ -69,7 +69,7 @@ func TestFollowerIsToldOfEachRound(t *testing.T) {
 	out := &gathering{rounds: make(chan string)}
 	done := make(chan error)
 	go func() {
-		done <- (&Reader{Runtime: r, Folder: folder}).Read(t.Context(), "r://abc", &v1.PodLogOptions{Follow: true}, out,
+		done <- (&Reader{Runtime: r, Folder: folder}).Read(t.Context(), abc, &v1.PodLogOptions{Follow: true}, out,
 			out)
 	}()
 	for _, want := range []string{"one\ntwo\n", "three\n", "four\nfive\n"} {
@@ -179,7 +179,7 @@ func TestBusyFollowersAreCounted(t *testing.T) {
 	for _, quiet := range []bool{true, false} {
 		ctx, cancel := context.WithCancel(t.Context())
 		out, done := &gathering{rounds: make(chan string)}, make(chan error)
-		go func() { done <- r.Read(ctx, "r://abc", &v1.PodLogOptions{Follow: true}, out, out) }()
+		go func() { done <- r.Read(ctx, abc, &v1.PodLogOptions{Follow: true}, out, out) }()
 		<-out.rounds
 		proctest.Await(t, 10*time.Second, "one to be busy", func() bool { return r.busy.Load() == 1 })
 		if quiet {

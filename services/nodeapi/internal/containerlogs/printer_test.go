@@ -82,7 +82,7 @@ func FuzzPrintsAsTheKubelet(f *testing.F) {
 		})
 		ended := oneContainer{path: path, state: runtimeapi.ContainerState_CONTAINER_EXITED}
 		got, failed := print(func(stdout, stderr io.Writer) error {
-			return (&Reader{Runtime: ended, Folder: folder}).Read(t.Context(), "r://abc", o, stdout, stderr)
+			return (&Reader{Runtime: ended, Folder: folder}).Read(t.Context(), abc, o, stdout, stderr)
 		})
 		if !cmp.Equal(got, want) || failed != wantFailed {
 			t.Errorf("%.200q\nprinted %.200q, failed: %v\nwant %.200q, failed: %v", log, got, failed, want, wantFailed)
@@ -103,7 +103,7 @@ func TestALineWithoutAnEnd(t *testing.T) {
 	for _, follow := range []bool{false, true} {
 		var out strings.Builder
 		o := &v1.PodLogOptions{LimitBytes: new(int64(3 << 20)), Follow: follow}
-		if err := r.Read(t.Context(), "r://abc", o, &out, &out); err != nil {
+		if err := r.Read(t.Context(), abc, o, &out, &out); err != nil {
 			t.Error(err)
 		}
 		if out.String() != strings.Repeat("\x00", 3<<20) {
@@ -132,7 +132,7 @@ func TestFollowingALongLine(t *testing.T) {
 	out := &gathering{rounds: make(chan string)}
 	done := make(chan error)
 	go func() {
-		done <- (&Reader{Runtime: r, Folder: folder}).Read(t.Context(), "r://abc", &v1.PodLogOptions{Follow: true}, out,
+		done <- (&Reader{Runtime: r, Folder: folder}).Read(t.Context(), abc, &v1.PodLogOptions{Follow: true}, out,
 			out)
 	}()
 	var shown strings.Builder

@@ -2,6 +2,7 @@ package containerlogs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -67,13 +68,29 @@ type Follower interface {
 	CaughtUp() (anything bool, err error)
 }
 
-// Read writes the log of the container with this id, as pods' statuses have it, until its end, or, following, until the
-// container has ended and all is written, or ctx ends. A nil writer's stream is left out. A writer that is a Follower
-// is called after each round, but the last.
-func (r *Reader) Read(ctx context.Context, id string, o *v1.PodLogOptions, stdout, stderr io.Writer) error {
+// ErrForeign is wrapped by the error for a container that is not whose it was said to be.
+var ErrForeign = errors.New("it is another pod's container")
+
+// Container is a container whose log is read.
+type Container struct {
+	// ID is as pods' statuses have it, with the runtime's scheme.
+	ID string
+	// Labels are what the container must have in the runtime.
+	Labels map[string]string
+}
+
+// Read writes the log of the container until its end, or, following, until the container has ended and all is written,
+// or ctx ends. A nil writer's stream is left out. A writer that is a Follower is called after each round, but the last.
+func (r *Reader) Read(ctx context.Context, c Container, o *v1.PodLogOptions, stdout, stderr io.Writer) error {
+	id := c.ID
 	answer, err := r.Runtime.Status(ctx, bare(id))
 	if err != nil {
 		return fmt.Errorf("unable to retrieve container logs for %s: %w", id, err)
+	}
+	for label, want := range c.Labels {
+		if answer.GetStatus().GetLabels()[label] != want {
+			return fmt.Errorf("log of container %s: %w: its label %s is not %q", id, ErrForeign, label, want)
+		}
 	}
 	path := answer.GetStatus().GetLogPath()
 	if path == "" {

@@ -74,7 +74,7 @@ func TestALogThatIsRotated(t *testing.T) {
 	out, done := &gathering{rounds: make(chan string)}, make(chan error, 1)
 	want := r.write()
 	go func() {
-		done <- reader.Read(t.Context(), "cri-o://"+r.id, &v1.PodLogOptions{Follow: true}, out, out)
+		done <- reader.Read(t.Context(), Container{ID: "cri-o://" + r.id}, &v1.PodLogOptions{Follow: true}, out, out)
 	}()
 	var got strings.Builder
 	await := func() {
@@ -154,8 +154,8 @@ func TestALogThatIsRotatedEarly(t *testing.T) {
 		}
 	}}
 	reader := &Reader{Runtime: runtime.New(r.Conn(), crilist.Options{}, time.Second), Folder: r.folder}
-	if err := reader.Read(t.Context(), "cri-o://"+r.id, &v1.PodLogOptions{Follow: true}, out, out); err != nil ||
-		out.String() != want {
+	err := reader.Read(t.Context(), Container{ID: "cri-o://" + r.id}, &v1.PodLogOptions{Follow: true}, out, out)
+	if err != nil || out.String() != want {
 		t.Errorf("%v, and %q are shown, want %q", err, out.String(), want)
 	}
 }

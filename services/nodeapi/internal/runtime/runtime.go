@@ -3,6 +3,9 @@
 // It returns the addresses at which the runtime serves streams, the log file of a container, and the running
 // containers. So the bytes of a stream pass only through nodeapi. Every call has a deadline. All readers of the log
 // of one container together cost the runtime one status call per second.
+//
+// Whose a container is, the labels say that it was made with. Callers are authorized for the name of a pod, so the
+// labels must have this name, whatever UID or container ID the bus says that the pod has.
 package runtime
 
 import (
@@ -57,17 +60,33 @@ func New(conn grpc.ClientConnInterface, o crilist.Options, timeout time.Duration
 // Stream says which streams of a process are wanted.
 type Stream struct{ Stdin, Stdout, Stderr, TTY bool }
 
-// Container returns the id of the running container of this name, the newest if there are more. It
+// Pod is a pod whose container or sandbox is meant: the one for which the caller was authorized.
+type Pod struct{ Namespace, Name, UID string }
+
+// labels are those of the pod's sandboxes.
+func (p Pod) labels() map[string]string {
+	return map[string]string{
+		kubelettypes.KubernetesPodNamespaceLabel: p.Namespace,
+		kubelettypes.KubernetesPodNameLabel:      p.Name,
+		kubelettypes.KubernetesPodUIDLabel:       p.UID,
+	}
+}
+
+// Container returns the labels of the pod's containers of this name.
+func (p Pod) Container(name string) map[string]string {
+	all := p.labels()
+	all[kubelettypes.KubernetesContainerNameLabel] = name
+	return all
+}
+
+// Container returns the id of the pod's running container of this name, the newest if there are more. It
 // is ErrNoContainer if there is none.
-func (r *Runtime) Container(ctx context.Context, podUID, name string) (string, error) {
+func (r *Runtime) Container(ctx context.Context, pod Pod, name string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	containers, err := crilist.Collect(r.lists.Containers(ctx, &runtimeapi.ContainerFilter{
-		State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
-		LabelSelector: map[string]string{
-			kubelettypes.KubernetesPodUIDLabel:        podUID,
-			kubelettypes.KubernetesContainerNameLabel: name,
-		},
+		State:         &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+		LabelSelector: pod.Container(name),
 	}))
 	if err != nil {
 		return "", err
@@ -82,12 +101,12 @@ func (r *Runtime) Container(ctx context.Context, podUID, name string) (string, e
 
 // Sandbox returns the id of the pod's ready sandbox, the newest if there are more. It is
 // ErrNoSandbox if there is none.
-func (r *Runtime) Sandbox(ctx context.Context, podUID string) (string, error) {
+func (r *Runtime) Sandbox(ctx context.Context, pod Pod) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	sandboxes, err := crilist.Collect(r.lists.Sandboxes(ctx, &runtimeapi.PodSandboxFilter{
 		State:         &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY},
-		LabelSelector: map[string]string{kubelettypes.KubernetesPodUIDLabel: podUID},
+		LabelSelector: pod.labels(),
 	}))
 	if err != nil {
 		return "", err

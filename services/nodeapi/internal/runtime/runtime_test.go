@@ -32,17 +32,17 @@ func TestWhatRunsIsFound(t *testing.T) {
 	r := New(f.Conn(), crilist.Options{}, time.Second)
 	sandbox, container := start(t, f, "one", "c")
 	start(t, f, "two", "c")
-	if id, err := r.Container(t.Context(), "one", "c"); err != nil || id != container {
+	if id, err := r.Container(t.Context(), Pod{"ns", "one", "one"}, "c"); err != nil || id != container {
 		t.Errorf("the container is %q, %v, want %q", id, err, container)
 	}
-	if _, err := r.Container(t.Context(), "one", "other"); !errors.Is(err, ErrNoContainer) ||
+	if _, err := r.Container(t.Context(), Pod{"ns", "one", "one"}, "other"); !errors.Is(err, ErrNoContainer) ||
 		err.Error() != `container not found ("other")` {
 		t.Errorf("another container: %v", err)
 	}
-	if id, err := r.Sandbox(t.Context(), "one"); err != nil || id != sandbox {
+	if id, err := r.Sandbox(t.Context(), Pod{"ns", "one", "one"}); err != nil || id != sandbox {
 		t.Errorf("the sandbox is %q, %v, want %q", id, err, sandbox)
 	}
-	if _, err := r.Sandbox(t.Context(), "three"); !errors.Is(err, ErrNoSandbox) {
+	if _, err := r.Sandbox(t.Context(), Pod{"ns", "three", "three"}); !errors.Is(err, ErrNoSandbox) {
 		t.Errorf("another pod: %v", err)
 	}
 	running, err := r.Pods(t.Context())
@@ -52,7 +52,7 @@ func TestWhatRunsIsFound(t *testing.T) {
 	if err := f.ExitContainer(container, 0); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Container(t.Context(), "one", "c"); !errors.Is(err, ErrNoContainer) {
+	if _, err := r.Container(t.Context(), Pod{"ns", "one", "one"}, "c"); !errors.Is(err, ErrNoContainer) {
 		t.Errorf("a container that has ended: %v", err)
 	}
 }
@@ -120,7 +120,7 @@ func TestARuntimeThatHangs(t *testing.T) {
 		r := New(f.Conn(), crilist.Options{}, time.Second)
 		defer f.Hang("ListContainers")()
 		began := time.Now()
-		if _, err := r.Container(t.Context(), "one", "c"); status.Code(err) != codes.DeadlineExceeded {
+		if _, err := r.Container(t.Context(), Pod{"ns", "one", "one"}, "c"); status.Code(err) != codes.DeadlineExceeded {
 			t.Errorf("%v, want the deadline", err)
 		}
 		if took := time.Since(began); took > time.Second {

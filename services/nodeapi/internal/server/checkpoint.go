@@ -42,7 +42,7 @@ func (s *Server) checkpoint(w http.ResponseWriter, r *http.Request) {
 		http.Error(w,
 			fmt.Sprintf("checkpointing of %v/%v/%v failed (%v)", p.Namespace, p.Name, name, err), http.StatusInternalServerError)
 	}
-	id, err := s.options.Runtime.Container(r.Context(), string(p.UID), name)
+	id, err := s.options.Runtime.Container(r.Context(), named(r, p), name)
 	if err != nil {
 		fail(err)
 		return

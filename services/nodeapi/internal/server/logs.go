@@ -67,9 +67,14 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 	if err := out.begin(); err != nil {
 		return
 	}
-	if err := s.options.Logs.Read(r.Context(), id, options, stdout, stderr); err != nil && r.Context().Err() == nil {
+	container := containerlogs.Container{ID: id, Labels: named(r, p).Container(name)}
+	err = s.options.Logs.Read(r.Context(), container, options, stdout, stderr)
+	if err != nil && r.Context().Err() == nil {
 		s.options.Log.Info("log was not read to its end", logkey.Pod, p.Namespace+"/"+p.Name, logkey.Container, name,
 			logkey.Err, err)
+		if errors.Is(err, containerlogs.ErrForeign) {
+			s.foreign.Inc()
+		}
 		_, _ = out.Write([]byte(err.Error())) // the only place that is left to report it
 	}
 }

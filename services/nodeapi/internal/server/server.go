@@ -90,6 +90,7 @@ type Server struct {
 	inflight *prometheus.GaugeVec
 	upgrades *prometheus.CounterVec
 	busy     *prometheus.CounterVec
+	foreign  prometheus.Counter
 	slis     http.Handler
 	// unauthenticated has the places of callers who are not known yet.
 	unauthenticated *inflight.Limiter
@@ -127,8 +128,13 @@ func New(o Options) *Server {
 			Name: "microlet_nodeapi_busy_total",
 			Help: "Requests refused because as many of their kind were under way as may be.",
 		}, []string{"kind"}),
+		foreign: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "microlet_nodeapi_foreign_containers_total",
+			Help: "Requests for a log that were refused because the container, by its ID on the bus, is another pod's by the " +
+				"runtime's labels.",
+		}),
 	}
-	o.Metrics.MustRegister(s.requests, s.duration, s.inflight, s.upgrades, s.busy)
+	o.Metrics.MustRegister(s.requests, s.duration, s.inflight, s.upgrades, s.busy, s.foreign)
 	mux := http.NewServeMux()
 	slis.SLIMetricsWithReset{}.Install(mux)
 	s.slis = mux

@@ -40,6 +40,11 @@ func (s *Server) pod(w http.ResponseWriter, r *http.Request) (*pods.Pod, bool) {
 	return nil, false
 }
 
+// named is a pod by the name in the path, for which the caller was authorized.
+func named(r *http.Request, p *pods.Pod) runtime.Pod {
+	return runtime.Pod{Namespace: r.PathValue("namespace"), Name: r.PathValue("pod"), UID: string(p.UID)}
+}
+
 // fail answers with the runtime's words.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if !errors.Is(err, runtime.ErrNoContainer) && !errors.Is(err, runtime.ErrNoSandbox) {
@@ -63,7 +68,7 @@ func (s *Server) session(w http.ResponseWriter, r *http.Request) (*pods.Pod, *re
 
 // container returns the runtime's ID of a pod's container. If it returns false, it has answered the request.
 func (s *Server) container(w http.ResponseWriter, r *http.Request, p *pods.Pod, name string) (string, bool) {
-	id, err := s.options.Runtime.Container(r.Context(), string(p.UID), name)
+	id, err := s.options.Runtime.Container(r.Context(), named(r, p), name)
 	if err != nil {
 		s.fail(w, r, err)
 	}
@@ -158,7 +163,7 @@ func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	sandbox, err := s.options.Runtime.Sandbox(r.Context(), string(p.UID))
+	sandbox, err := s.options.Runtime.Sandbox(r.Context(), named(r, p))
 	if err != nil {
 		s.fail(w, r, err)
 		return
