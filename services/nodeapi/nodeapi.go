@@ -26,6 +26,9 @@ import (
 // it shows that the process runs.
 const turn = time.Second
 
+// strangersMemory is how much memory the requests may take, on each port, of callers who are not known.
+const strangersMemory = 64 << 20
+
 // Run runs nodeapi until ctx ends. A port that cannot be opened does not end it: the others are served
 // meanwhile.
 func Run(ctx context.Context, cfg Config) error {
@@ -91,6 +94,7 @@ func ports(cfg Config, s *service.Service, certificates *httpport.Certificates, 
 	limits := httpport.Limits{
 		Connections: cfg.MaxConnections,
 		PerAddress:  max(cfg.MaxConnections/8, 1),
+		Bytes:       strangersMemory,
 		Idle:        kubelet.StreamingConnectionIdleTimeout.Duration,
 	}
 	figures := httpport.NewMetrics(s.Metrics)

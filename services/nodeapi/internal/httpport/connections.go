@@ -1,8 +1,9 @@
 // Package httpport provides the HTTP servers on the network ports, with limits on connections.
 //
 // The number of connections is limited. Connections of unauthenticated callers have a limit in total and per
-// address, and an old one is closed for a new one, so a new caller is always served. Idle connections are closed. A
-// port that cannot be opened is tried again and delays nothing else.
+// address, and an old one is closed for a new one, so a new caller is always served. What the requests of these callers
+// take has a limit too. Idle connections are closed. A port that cannot be opened is tried again and delays nothing
+// else.
 package httpport
 
 import (
@@ -26,6 +27,9 @@ type Limits struct {
 	// loopback with all of its addresses. One more takes the place of the oldest: of its own address, or of the one
 	// that has most.
 	Unauthenticated, PerAddress int
+	// Bytes is how much memory the requests of callers who are not authenticated may take, estimated; 0 sets no limit.
+	// If they take more, that connection is closed which takes most, of the address that takes most.
+	Bytes int64
 	// Idle is how long a connection may pass no byte before it is closed; 0 is for ever.
 	Idle time.Duration
 }
@@ -35,6 +39,15 @@ const (
 	reasonAddress         = "address"         // one address has more than PerAddress
 	reasonUnauthenticated = "unauthenticated" // there are more than Unauthenticated
 	reasonConnections     = "connections"     // there are more than Connections
+	reasonMemory          = "memory"          // requests take more than Bytes
+)
+
+const (
+	// byteWeight is how much memory a byte of a request may take: a short field of a header becomes an entry of a map
+	// and a list.
+	byteWeight = 16
+	// fieldWeight is what a field of a header takes beside its text. In HTTP/2 it may have come as one byte.
+	fieldWeight = 128
 )
 
 // limited is a listener that keeps to limits.
@@ -48,10 +61,14 @@ type limited struct {
 	mu                             sync.Mutex
 	addresses                      map[netip.Prefix]*connections
 	unauthenticated, authenticated int
+	bytes                          int64 // of all connections
 }
 
 // connections are those of one address, oldest first.
-type connections struct{ unauthenticated, authenticated list.List }
+type connections struct {
+	unauthenticated, authenticated list.List
+	bytes                          int64
+}
 
 func limit(l net.Listener, limits Limits, closed func(netip.Prefix, string, bool)) *limited {
 	if limits.Unauthenticated == 0 {
@@ -165,6 +182,7 @@ func (l *limited) authenticate(c *conn) {
 		return
 	}
 	at := l.addresses[c.address]
+	l.add(c, -c.bytes)
 	at.unauthenticated.Remove(c.place)
 	c.place = at.authenticated.PushBack(c)
 	c.authenticated.Store(true)
@@ -178,6 +196,7 @@ func (l *limited) remove(c *conn) {
 		return
 	}
 	at := l.addresses[c.address]
+	l.add(c, -c.bytes)
 	if c.authenticated.Load() {
 		at.authenticated.Remove(c.place)
 		l.authenticated--
@@ -188,6 +207,61 @@ func (l *limited) remove(c *conn) {
 	c.place = nil
 	if at.unauthenticated.Len()+at.authenticated.Len() == 0 {
 		delete(l.addresses, c.address)
+	}
+}
+
+// add changes what the requests of a connection take.
+func (l *limited) add(c *conn, bytes int64) {
+	c.bytes += bytes
+	l.addresses[c.address].bytes += bytes
+	l.bytes += bytes
+}
+
+// charge adds to what the requests of a caller take who is not authenticated, and closes connections while all take too
+// much.
+func (l *limited) charge(c *conn, bytes int64) {
+	if l.limits.Bytes == 0 || c.authenticated.Load() || c.handedOver.Load() {
+		return
+	}
+	var excess []*conn
+	l.mu.Lock()
+	if c.place != nil && !c.authenticated.Load() {
+		l.add(c, bytes)
+		for l.bytes > l.limits.Bytes {
+			largest := l.largestOfMost()
+			l.remove(largest)
+			excess = append(excess, largest)
+		}
+	}
+	l.mu.Unlock()
+	for _, c := range excess {
+		l.closed(c.address, reasonMemory, false)
+		_ = c.Conn.Close() // whoever uses it learns it by its own error
+	}
+}
+
+// largestOfMost returns the connection that takes most, of the address that takes most. Some do.
+func (l *limited) largestOfMost() (largest *conn) {
+	var most *connections
+	for _, at := range l.addresses {
+		if most == nil || at.bytes > most.bytes {
+			most = at
+		}
+	}
+	for e := most.unauthenticated.Front(); e != nil; e = e.Next() {
+		if c := e.Value.(*conn); largest == nil || c.bytes > largest.bytes {
+			largest = c
+		}
+	}
+	return largest
+}
+
+// settle says that no request is under way.
+func (l *limited) settle(c *conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.place != nil {
+		l.add(c, -c.bytes)
 	}
 }
 
@@ -235,18 +309,20 @@ type conn struct {
 	owner   *limited
 	address netip.Prefix
 	place   *list.Element // under owner's lock; nil once it was removed
+	bytes   int64         // what its requests take, under owner's lock
 	used    atomic.Int64
 	// busy: a request is under way, or the connection was handed over.
 	busy          atomic.Bool
 	authenticated atomic.Bool
-	// looked: its client certificate has been looked at.
-	looked atomic.Bool
+	// handedOver: what comes is no request any more.
+	handedOver atomic.Bool
 }
 
 func (c *conn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if n > 0 {
 		c.used.Store(time.Now().UnixNano())
+		c.owner.charge(c, byteWeight*int64(n))
 	}
 	return n, err
 }
@@ -277,13 +353,38 @@ func under(c net.Conn) *conn {
 
 // follow notes what the HTTP server does with a connection.
 func follow(c net.Conn, state http.ConnState) {
-	if in := under(c); in != nil {
-		in.busy.Store(state == http.StateActive || state == http.StateHijacked)
+	in := under(c)
+	if in == nil {
+		return
+	}
+	in.busy.Store(state == http.StateActive || state == http.StateHijacked)
+	switch state {
+	case http.StateHijacked:
+		in.handedOver.Store(true)
+	case http.StateIdle:
+		in.owner.settle(in)
 	}
 }
 
 // key is the connection's in a request's context.
 type key struct{}
+
+// charged has connections pay for the headers of their requests.
+func charged(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if in, _ := r.Context().Value(key{}).(*conn); in != nil {
+			bytes := 0
+			for name, values := range r.Header {
+				bytes += fieldWeight + len(name)
+				for _, value := range values {
+					bytes += fieldWeight + len(value)
+				}
+			}
+			in.owner.charge(in, int64(bytes))
+		}
+		h.ServeHTTP(w, r)
+	})
+}
 
 // Authenticated reports whether the caller at the other end of a request's connection is known: by a client
 // certificate, or by a request that was allowed to him.

@@ -17,7 +17,6 @@ import (
 	"math/big"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -90,8 +89,15 @@ func start(t *testing.T, s *Server) *pipes {
 	p := newPipes()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
+	var config *tls.Config
+	if s.TLS != nil {
+		var err error
+		if config, err = s.TLS(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	go func() {
-		done <- s.serveOn(ctx, s.server(), p)
+		done <- s.serveOn(ctx, config, p)
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -118,25 +124,6 @@ func ask(c net.Conn) (string, error) {
 }
 
 // TestSlowLoris writes a header byte by byte.
-// The command of an exec is in the URL, and one argument may have 128 KiB.
-func TestALongCommand(t *testing.T) {
-	script := strings.Repeat("echo \"a line of a script\"\n", 4000)
-	p := start(t, server(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Query().Get("command") != script {
-			w.WriteHeader(http.StatusTeapot)
-		}
-	}), Limits{Connections: 100, PerAddress: 100}))
-	c := p.dial("10.0.0.1:1")
-	defer func() { _ = c.Close() }()
-	go fmt.Fprintf(c, "POST /exec/default/p/c?command=%s HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n",
-		url.QueryEscape(script))
-	answer, err := http.ReadResponse(bufio.NewReader(c), nil)
-	if err != nil || answer.StatusCode != http.StatusOK {
-		t.Fatalf("a command of %d bytes: %v, %v", len(script), answer, err)
-	}
-	_ = answer.Body.Close()
-}
-
 func TestSlowLoris(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := start(t, server(hello, Limits{Connections: 3, PerAddress: 3, Idle: time.Hour}))
@@ -203,7 +190,7 @@ func TestStreamsEndWithTheServer(t *testing.T) {
 		p := newPipes()
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- s.serveOn(ctx, s.server(), p) }()
+		go func() { done <- s.serveOn(ctx, nil, p) }()
 		c := p.dial("192.0.2.1:1")
 		if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: n\r\n\r\n"); err != nil {
 			t.Fatal(err)

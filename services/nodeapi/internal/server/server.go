@@ -202,12 +202,7 @@ func (s *Server) handler(routes []route, c Checker, serverType string) http.Hand
 		}
 		if c != nil {
 			if refusal := s.authorize(c, req, r.subresources); refusal != nil {
-				if refusal.Code == http.StatusTooManyRequests {
-					w.Header().Set("Retry-After", "1")
-				}
-				w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-				w.WriteHeader(refusal.Code)
-				_, _ = w.Write([]byte(refusal.Text)) // who was refused may have gone
+				refuse(w, req, refusal)
 				return
 			}
 		}
@@ -231,6 +226,24 @@ func (s *Server) handler(routes []route, c Checker, serverType string) http.Hand
 		}
 		served.ServeHTTP(w, req)
 	})
+}
+
+// refuse answers with a refusal. Who is not known has little time to fetch it, after his body, which net/http reads
+// first.
+func refuse(w http.ResponseWriter, r *http.Request, refusal *auth.Refusal) {
+	limit := httpport.StrangerWrite
+	if r.Body != http.NoBody {
+		limit += bodyTimeout
+	}
+	if !httpport.Authenticated(r.Context()) && !setWriteDeadline(w, limit) {
+		return
+	}
+	if refusal.Code == http.StatusTooManyRequests {
+		w.Header().Set("Retry-After", "1")
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(refusal.Code)
+	_, _ = w.Write([]byte(refusal.Text)) // who was refused may have gone
 }
 
 // authorize has the checker decide. For callers who are not known yet that is work which anybody could cause, so it

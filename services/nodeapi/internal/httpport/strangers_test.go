@@ -1,0 +1,133 @@
+package httpport
+
+import (
+	"bufio"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/microlet/microlet/services/nodeapi/internal/testpki"
+)
+
+// secure has a port speak TLS. It knows whoever has a certificate of the authority that it returns.
+func secure(t *testing.T, s *Server) *testpki.Authority {
+	t.Helper()
+	authority := testpki.New(t, "clients")
+	s.TLS = func() (*tls.Config, error) {
+		return &tls.Config{
+			Certificates: []tls.Certificate{authority.Pair(testpki.Server("n"))}, ClientAuth: tls.RequestClientCert,
+			NextProtos: []string{"h2", "http/1.1"},
+		}, nil
+	}
+	s.Certified = func(state *tls.ConnectionState) bool {
+		return state.PeerCertificates[0].Issuer.CommonName == "clients"
+	}
+	return authority
+}
+
+// TestHeadersOfHTTP1 has callers send headers of some sizes: the command of an exec is in the URL, and one argument may
+// have 128 KiB.
+func TestHeadersOfHTTP1(t *testing.T) {
+	script := strings.Repeat("echo \"a line of a script\"\n", 4000)
+	s := server(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if command := r.URL.Query().Get("command"); command != "" && command != script {
+			w.WriteHeader(http.StatusTeapot)
+		}
+	}), Limits{Connections: 100, PerAddress: 100})
+	authority := secure(t, s)
+	p := start(t, s)
+	exec := fmt.Sprintf("POST /exec/default/p/c?command=%s HTTP/1.1\r\nHost: n\r\n\r\n", url.QueryEscape(script))
+	token := "GET / HTTP/1.1\r\nHost: n\r\nAuthorization: Bearer " + strings.Repeat("x", 12<<10) + "\r\n\r\n"
+	fields := "GET / HTTP/1.1\r\nHost: n\r\n" + strings.Repeat("aaaa:\r\n", 3000) + "\r\n"
+	pair := authority.Pair(testpki.Client("apiserver"))
+	foreign := testpki.New(t, "others").Pair(testpki.Client("apiserver"))
+	for _, test := range []struct {
+		name    string
+		pairs   []tls.Certificate
+		request string
+		want    int
+	}{
+		{"the API server's exec", []tls.Certificate{pair}, exec, 200},
+		{"the API server's headers", []tls.Certificate{pair}, fields, 200},
+		{"a stranger's token", nil, token, 200},
+		{"a stranger's exec", nil, exec, 431},
+		{"a stranger's headers", nil, fields, 431},
+		{"a stranger with a certificate", []tls.Certificate{foreign}, fields, 431},
+	} {
+		c := tls.Client(p.dial("10.0.0.1:1"), &tls.Config{InsecureSkipVerify: true, Certificates: test.pairs})
+		go func() { _, _ = io.WriteString(c, test.request) }() // the answer may come before its end
+		answer, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil || answer.StatusCode != test.want {
+			t.Errorf("%s, of %d bytes: %v, %v; want %d", test.name, len(test.request), answer, err, test.want)
+			continue
+		}
+		_ = answer.Body.Close()
+		_ = c.Close()
+	}
+}
+
+// TestPlainPortsKnowNobody sends a header that is larger than a stranger may send.
+func TestPlainPortsKnowNobody(t *testing.T) {
+	p := start(t, server(hello, Limits{Connections: 9, PerAddress: 9}))
+	c := p.dial("10.0.0.1:1")
+	defer c.Close()
+	go func() {
+		_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: n\r\n"+strings.Repeat("aaaa:\r\n", 3000)+"\r\n")
+	}()
+	if answer, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || answer.StatusCode != 431 {
+		t.Errorf("%v, %v; want 431", answer, err)
+	}
+}
+
+// TestBytesOfStrangers has many strangers, from one address and from others, begin requests that they do not complete.
+// What they hold is bounded. Callers who are known, and who ask for little, keep their connections.
+func TestBytesOfStrangers(t *testing.T) {
+	const limit, each = 1 << 20, 15 << 10
+	synctest.Test(t, func(t *testing.T) {
+		p, s := crowd(t, Limits{Connections: 1000, PerAddress: 1000, Bytes: limit})
+		known, modest := p.dial("192.0.2.1:1"), p.dial("192.0.2.2:1")
+		say(t, known, "/known")
+		say(t, modest, "/")
+		var conns []net.Conn
+		for i := range 100 {
+			c := p.dial(fmt.Sprintf("192.0.2.%d:2", i%10+1))
+			_, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: n\r\n"+strings.Repeat("aaaa:\r\n", each/7))
+			if err != nil && !errors.Is(err, io.ErrClosedPipe) {
+				t.Fatal(err)
+			}
+			conns = append(conns, c)
+			if got, err := ask(known); err != nil || got != "hello" {
+				t.Fatalf("who is known is answered %q, %v beside %d strangers", got, err, i+1)
+			}
+			if got, err := ask(modest); err != nil || got != "hello" {
+				t.Fatalf("who asks for little is answered %q, %v beside %d strangers", got, err, i+1)
+			}
+		}
+		left := strings.Fields(open(conns))
+		if held := len(left) * each * byteWeight; held > limit || len(left) == 0 {
+			t.Errorf("%d connections are left, with %d bytes", len(left), held)
+		}
+		if got := testutil.ToFloat64(s.Metrics.evicted.WithLabelValues("test", reasonMemory)); int(got) != 100-len(left) {
+			t.Errorf("%v are counted of %d that were closed", got, 100-len(left))
+		}
+		for _, c := range conns {
+			_ = c.Close()
+		}
+		time.Sleep(time.Second)
+		for range 1000 { // nothing is left over of what requests took
+			if got, err := ask(modest); err != nil || got != "hello" {
+				t.Fatalf("later requests are answered %q, %v", got, err)
+			}
+		}
+	})
+}
