@@ -37,8 +37,9 @@ func (p *Program) Start() (*Process, error) {
 		Dir:    "/",
 		Stdin:  socket,
 		Stderr: os.Stderr,
-		// It ends when the service does, even in the middle of a call. What it starts is in its process group.
-		SysProcAttr: &syscall.SysProcAttr{Pdeathsig: serviceEnded, Setpgid: true},
+		// It ends when the service does, even in the middle of a call. What it starts is in its process group. The session
+		// is its own, since the service may have been started from a terminal.
+		SysProcAttr: &syscall.SysProcAttr{Pdeathsig: serviceEnded, Setsid: true},
 	}}
 	if err := child.cmd.Start(); err != nil {
 		return nil, errors.Join(fmt.Errorf("start %s: %w", p.Name, err), conn.Close())

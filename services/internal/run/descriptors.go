@@ -46,6 +46,22 @@ func Inherited() (map[string]*os.File, error) {
 	return files, nil
 }
 
+// CloseOnExec has no program that this process starts inherit what this process was started with, but its standard
+// input, output and error. A shell or a program of root's may have left open what is not for services. What this process
+// opens itself is closed on exec already.
+func CloseOnExec() error {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return fmt.Errorf("list the own descriptors: %w", err)
+	}
+	for _, e := range entries {
+		if fd, err := strconv.Atoi(e.Name()); err == nil && fd >= firstDescriptor {
+			unix.CloseOnExec(fd)
+		}
+	}
+	return nil
+}
+
 // Keep has the supervisor keep a copy of the file under a name, in place of an earlier one, so that it stays open when
 // this process ends, and is given to the next one; see Inherited. A process without a supervisor keeps the file alone.
 func (n *Notifier) Keep(name string, f *os.File) error {

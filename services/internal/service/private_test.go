@@ -6,9 +6,13 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
@@ -32,6 +36,8 @@ func TestMain(m *testing.M) {
 			cmd := d.Command()
 			cmd.SetArgs([]string{})
 			fmt.Println(cmd.Execute())
+		case "starter":
+			passOn()
 		case "look":
 			for _, name := range []string{"root", "cwd", "fd", "environ", "mem"} {
 				f, err := os.Open(filepath.Join("/proc", os.Args[2], name))
@@ -53,6 +59,51 @@ func TestMain(m *testing.M) {
 		}
 	})
 	os.Exit(m.Run())
+}
+
+// passOn is a service that was started with a descriptor which it would pass on. It starts a program, and prints what
+// that program has of it.
+func passOn() {
+	file, err := os.CreateTemp("", "of-the-starter")
+	if err == nil {
+		_, err = unix.FcntlInt(file.Fd(), unix.F_SETFD, 0)
+	}
+	if err == nil {
+		err = os.Remove(file.Name())
+	}
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	has := func() string {
+		out, _ := exec.Command("readlink", fmt.Sprintf("/proc/self/fd/%d", file.Fd())).Output()
+		if strings.Contains(string(out), "of-the-starter") {
+			return "passed on"
+		}
+		return "kept"
+	}
+	d := Definition{Role: role.PLEG, Run: func(context.Context, Config, *kubeletconfig.Config) error {
+		fmt.Println(has())
+		return nil
+	}}
+	fmt.Println(has())
+	cmd := d.Command()
+	cmd.SetArgs([]string{})
+	if err := cmd.Execute(); err != nil {
+		fmt.Println(err)
+	}
+}
+
+// TestDescriptorsOfTheStarterArePassedToNoChild: what a shell, or a program of root's, has left open when it started a
+// service is not for the programs that the service starts.
+func TestDescriptorsOfTheStarterArePassedToNoChild(t *testing.T) {
+	service := peertest.Start(t, peertest.Options{}, "starter")
+	if line := service.Line(t); line != "passed on" {
+		t.Fatalf("before the service has begun, the descriptor is %s: the test proves nothing", line)
+	}
+	if line := service.Line(t); line != "kept" {
+		t.Errorf("the descriptor is %s", line)
+	}
 }
 
 // Another process of a service's user gets nothing of the service's through /proc; root does.

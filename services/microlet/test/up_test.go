@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -266,13 +268,39 @@ func capabilityMask(t *testing.T, names []string) string {
 	return fmt.Sprintf("%016x", mask)
 }
 
+// has reports whether a process has a file open.
+func has(t *testing.T, pid int, path string) bool {
+	t.Helper()
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.ContainsFunc(entries, func(e os.DirEntry) bool {
+		at, err := os.Readlink(filepath.Join(dir, e.Name()))
+		return err == nil && at == path
+	})
+}
+
 func TestProcesses(t *testing.T) {
 	t.Setenv("SOME_OTHER_PASSWORD", "hunter2")
 	if err := syscall.Setrlimit(syscall.RLIMIT_CORE, &syscall.Rlimit{Cur: 1 << 30, Max: 1 << 30}); err != nil {
 		t.Fatal(err)
 	}
+	// As a shell, or a program of root's, may have one open that is not for services.
+	passedOn, err := os.CreateTemp(t.TempDir(), "passed-on")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer passedOn.Close()
+	if _, err := unix.FcntlInt(passedOn.Fd(), unix.F_SETFD, 0); err != nil {
+		t.Fatal(err)
+	}
 	a := newAgent(t)
 	a.start()
+	if !has(t, a.PID(), passedOn.Name()) {
+		t.Error("microlet up has not the descriptor: the test proves nothing")
+	}
 	rows := a.await("all ready, with heartbeats and memory", func(rows map[string]row) bool {
 		for _, name := range all[1:] {
 			if rows[name].HeartbeatAgeSeconds == nil || rows[name].MemoryBytes == 0 {
@@ -296,6 +324,13 @@ func TestProcesses(t *testing.T) {
 		}
 		if limits := procFile(t, rows[name].PID, "limits"); !coreFiles.MatchString(limits) {
 			t.Errorf("%s may leave core files:\n%s", name, limits)
+		}
+		if session := strings.Fields(procFile(t, rows[name].PID, "stat"))[5]; name != "up" &&
+			session != strconv.Itoa(rows[name].PID) {
+			t.Errorf("%s is of the session %s, which is not its own", name, session)
+		}
+		if name != "up" && has(t, rows[name].PID, passedOn.Name()) {
+			t.Errorf("%s has a descriptor of the process that has started microlet up", name)
 		}
 		if environ := procFile(t, rows[name].PID, "environ"); name != "up" && strings.Contains(environ, "hunter2") {
 			t.Errorf("%s has the supervisor's environment: %q", name, environ)

@@ -3,6 +3,7 @@ package process
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -201,4 +202,39 @@ func TestStartEntersCgroupsFirst(t *testing.T) {
 	if got := Tail(log, 1); got != strings.TrimSpace(string(pid)) {
 		t.Errorf("the program saw %q in its cgroup, want its pid %q", got, pid)
 	}
+}
+
+// What a caller was started with, such as the lock of its starter, is not the program's, which outlives both.
+func TestAProgramInheritsNoDescriptor(t *testing.T) {
+	dir := t.TempDir()
+	lock, err := os.Create(filepath.Join(dir, "lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if _, err := unix.FcntlInt(lock.Fd(), unix.F_SETFD, 0); err != nil {
+		t.Fatal(err)
+	}
+	r, err := Start(Spec{Name: "sleep", Path: "/bin/sleep", Args: []string{"1000"}, Log: filepath.Join(dir, "log")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Kill(r.PID, unix.SIGKILL) })
+	for _, e := range entries(t, fmt.Sprintf("/proc/%d/fd", r.PID)) {
+		if at, err := os.Readlink(e); err == nil && at == lock.Name() {
+			t.Errorf("%s is %s", e, at)
+		}
+	}
+}
+
+func entries(t *testing.T, dir string) (paths []string) {
+	t.Helper()
+	all, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range all {
+		paths = append(paths, filepath.Join(dir, e.Name()))
+	}
+	return paths
 }

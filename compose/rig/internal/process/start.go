@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Spec says how a program is started.
@@ -34,6 +37,9 @@ type Spec struct {
 // program. It is how a process is in its cgroups before it can start children,
 // in cgroup v1 too, where clone3 can't do that.
 const enter = `n=$1; shift; while [ "$n" -gt 0 ]; do echo $$ > "$1" || exit 125; shift; n=$((n-1)); done; exec "$@"`
+
+// firstInherited is the descriptor after standard error.
+const firstInherited = 3
 
 // Start starts the program and returns as soon as it exists; whether it works
 // is for Await to say. The program outlives the caller. While the caller
@@ -59,6 +65,10 @@ func Start(spec Spec) (Record, error) {
 		cmd.Dir = "/"
 	}
 	cmd.Stdout, cmd.Stderr = log, log
+	// It outlives the caller, and must not hold what the caller was started with, such as a lock.
+	if err := unix.CloseRange(firstInherited, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return Record{}, fmt.Errorf("start %s: close descriptors on exec: %w", spec.Name, err)
+	}
 	// A session of its own: a Ctrl-C in the caller's terminal is not for it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if spec.PIDNamespace {

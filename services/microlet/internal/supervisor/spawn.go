@@ -180,8 +180,9 @@ func giveWay(nice int) error {
 func (sp *spawner) command(s Spec, path, notifySocket string) (*exec.Cmd, error) {
 	attr := &syscall.SysProcAttr{
 		Pdeathsig: syscall.SIGKILL,
-		// Its own process group: a terminal's Ctrl-C is for the supervisor, which stops in order.
-		Setpgid: true,
+		// Its own session, and so its own process group. A terminal's Ctrl-C is for the supervisor, which stops in order,
+		// and a process may not type into the terminal of the shell that has started the supervisor.
+		Setsid: true,
 	}
 	if s.UID != os.Geteuid() || s.GID != os.Getegid() || s.UID != 0 {
 		groups := make([]uint32, 0, len(s.Groups))
@@ -197,7 +198,7 @@ func (sp *spawner) command(s Spec, path, notifySocket string) (*exec.Cmd, error)
 		}
 		attr.AmbientCaps = append(attr.AmbientCaps, c)
 	}
-	cmd := &exec.Cmd{
+	cmd := &exec.Cmd{ // its standard input is /dev/null
 		Path:        path,
 		Args:        append([]string{s.Path}, s.Args...),
 		Env:         append(slices.Clone(s.Env), "NOTIFY_SOCKET="+notifySocket),

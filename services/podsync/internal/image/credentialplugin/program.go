@@ -107,7 +107,7 @@ func (p *program) run(ctx context.Context, stdin []byte, image string) ([]byte, 
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), stdout, stderr
 	cmd.Env = append(os.Environ(), p.env...)
 	// Nothing of it goes on when the pull or this process has ended.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 	cmd.WaitDelay = endTime
 	// The signal comes when the thread ends that started it.
