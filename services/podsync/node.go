@@ -2,6 +2,7 @@ package podsync
 
 import (
 	"context"
+	"sync"
 
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/outbox"
@@ -199,8 +200,12 @@ func limits(k *kubeletconfig.Config) worker.Limits {
 
 // progress tells the service's watchdog and the other services how far the dispatcher has come.
 func progress(s *service.Service, reports *podreports.Reports) worker.Progress {
+	started := sync.OnceFunc(func() { s.Started("waiting for pod sources") })
 	return worker.Progress{
-		Turn: s.Pulse.Turn,
+		Turn: func() {
+			s.Pulse.Turn()
+			started()
+		},
 		Synced: func() {
 			reports.Synced()
 			s.Ready("pods synced")

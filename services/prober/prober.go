@@ -43,5 +43,6 @@ func Run(ctx context.Context, cfg Config) error {
 	}, s.Bus)
 	s.Go("events", events.Run)
 	s.Go("probes", m.Run)
+	s.Started("waiting for the pods of podsync")
 	return s.Run(ctx)
 }

@@ -170,6 +170,11 @@ func (s *Service) Go(name string, f func(ctx context.Context) error) {
 	s.group.Go(name, f)
 }
 
+// Started says that the loop of a service turns which does not do all of its work before others are there, such as a
+// source of pods: READY to the supervisor, which is not to count that as a failed start. Its health stays NOT_SERVING
+// until Ready. The status is for the operator.
+func (s *Service) Started(status string) { s.notify(run.NotifyReady, run.NotifyStatus+status) }
+
 // Ready says that the service does its work: READY to the supervisor, SERVING to who asks for its
 // health. The status is for the operator. Calling it again changes the status.
 func (s *Service) Ready(status string) {

@@ -101,6 +101,13 @@ func TestLifeOfAService(t *testing.T) {
 	if got, want := <-notified, []string{"STATUS=for others"}; !slices.Equal(got, want) {
 		t.Errorf("notified %q, want %q", got, want)
 	}
+	s.Started("without them")
+	if got, want := <-notified, []string{run.NotifyReady, "STATUS=without them"}; !slices.Equal(got, want) {
+		t.Errorf("notified %q, want %q", got, want)
+	}
+	if got := check(); got != grpc_health_v1.HealthCheckResponse_NOT_SERVING {
+		t.Errorf("health before Ready is %v", got)
+	}
 	s.Ready("two\nlines")
 	if got, want := <-notified, []string{run.NotifyReady, "STATUS=two lines"}; !slices.Equal(got, want) {
 		t.Errorf("notified %q, want %q", got, want)

@@ -202,15 +202,10 @@ func (a *agent) await(what string, ok func(map[string]row) bool) map[string]row 
 
 var all = []string{"up", "bus", "podsync", "pleg", "prober", "nodestatus", "imagegc", "stats", "evictor", "nodeapi"}
 
-// ready reports whether all services do what they can without an apiserver: podsync is ready only when it
-// knows what shall run, so its heartbeat counts here.
+// ready reports whether all services do what they can without an apiserver.
 func ready(rows map[string]row) bool {
 	for _, name := range all {
-		r := rows[name]
-		if name == "podsync" && r.State == "starting" && r.PID != 0 && r.HeartbeatAgeSeconds != nil {
-			continue
-		}
-		if r.State != "ready" {
+		if rows[name].State != "ready" {
 			return false
 		}
 	}

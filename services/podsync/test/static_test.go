@@ -2,13 +2,19 @@ package test
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc/health/grpc_health_v1"
+
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/bus/bustest"
+	"github.com/microlet/microlet/services/internal/run"
+	"github.com/microlet/microlet/services/internal/testing/notifytest"
 	"github.com/microlet/microlet/services/internal/testing/proctest"
 	"github.com/microlet/microlet/services/internal/testing/sockethttp"
+	"github.com/microlet/microlet/services/internal/unixgrpc"
 )
 
 // TestAStaticPodComesBack: a manifest that is put back restarts its pod, whenever that happens, and all who keep the
@@ -83,5 +89,28 @@ func TestAnAPIServerThatIsAwayIsNoIllness(t *testing.T) {
 	code, body := sockethttp.Get(t, s.MetricsSocket(role.Podsync), "/healthz")
 	if code != http.StatusOK || body != "ok\n" {
 		t.Errorf("/healthz is %d %q", code, body)
+	}
+}
+
+// TestASourceThatIsAwayIsNoFailedStart: systemd ends a unit that does not say READY within its TimeoutStartSec, and with
+// it each pull, mount and hook that is under way. podsync works without the API server, which may be a pod of its own.
+func TestASourceThatIsAwayIsNoFailedStart(t *testing.T) {
+	n := newNode(t)
+	supervisor := notifytest.New(t)
+	n.put("a")
+	n.start("--kubeconfig=" + kubeconfig(t, "http://127.0.0.1:1"))
+	n.runs("a")
+	if said := supervisor.Until(run.NotifyStatus + "waiting for pod sources: api"); !slices.Contains(said, run.NotifyReady) {
+		t.Errorf("podsync runs its static pods and has not said READY, but %q", said)
+	}
+	s := n.Service()
+	conn, err := unixgrpc.Dial(s.Socket(role.Podsync), unixgrpc.DialOptions{Server: role.Podsync, Peers: s.Peers()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	answer, err := grpc_health_v1.NewHealthClient(conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{})
+	if err != nil || answer.GetStatus() != grpc_health_v1.HealthCheckResponse_NOT_SERVING {
+		t.Errorf("its health is %v, %v: some of its pods are not known", answer.GetStatus(), err)
 	}
 }

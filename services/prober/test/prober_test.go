@@ -24,7 +24,9 @@ import (
 	"github.com/microlet/microlet/services/bus/bustest"
 	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
+	"github.com/microlet/microlet/services/internal/run"
 	"github.com/microlet/microlet/services/internal/testing/fake"
+	"github.com/microlet/microlet/services/internal/testing/notifytest"
 	"github.com/microlet/microlet/services/internal/testing/proctest"
 	"github.com/microlet/microlet/services/prober"
 )
@@ -181,6 +183,15 @@ func TestProbesGoOnWithoutPeersAndBus(t *testing.T) {
 	n.awaitResult("web", proberv1.Outcome_OUTCOME_FAILURE)
 	g.broken.Store(false)
 	n.awaitResult("web", proberv1.Outcome_OUTCOME_SUCCESS)
+}
+
+// TestAStartWithoutPodsIsNoFailedStart: systemd ends a unit that does not say READY within its TimeoutStartSec.
+func TestAStartWithoutPodsIsNoFailedStart(t *testing.T) {
+	n := newNode(t)
+	n.StopBus()
+	supervisor := notifytest.New(t)
+	n.startProber("0")
+	supervisor.Until(run.NotifyReady)
 }
 
 func TestHungTargetsDelayNobody(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 const singleTurn = 500 * time.Millisecond
 
 // singleReadyWait is how long the services may take before systemd gets READY regardless, as with processes: one
-// that waits for an apiserver that is away is no failed start.
+// that does not begin is for the watchdog, and no failed start of the others.
 const singleReadyWait = 30 * time.Second
 
 // single runs all services in this process. There is nothing to restart alone in it: a service that

@@ -17,8 +17,8 @@ import (
 	"github.com/microlet/microlet/services/internal/telemetry"
 )
 
-// TestAServiceThatWaitsIsNoFailedStart: systemd restarts what is not READY in time, and a podsync that waits for an
-// apiserver that is away would be restarted throughout the outage.
+// TestAServiceThatWaitsIsNoFailedStart: systemd restarts what is not READY in time, and all services with the one that
+// waits.
 func TestAServiceThatWaitsIsNoFailedStart(t *testing.T) {
 	// The log is the process's, and outlives the test's own time.
 	if _, err := telemetry.ProcessLogger(DefaultConfig().Service.Log, "test"); err != nil {
@@ -57,7 +57,7 @@ func TestAServiceThatWaitsIsNoFailedStart(t *testing.T) {
 		}
 		time.Sleep(time.Minute) // less than the unit's TimeoutStartSec
 		if !ready() {
-			t.Error("not ready, since podsync waits for an apiserver")
+			t.Error("not ready, since podsync waits")
 		}
 		cancel()
 		if err := <-done; err != nil {
