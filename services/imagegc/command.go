@@ -27,6 +27,8 @@ func Definition() service.Definition {
 		Bind:          cfg.AddFlags,
 		Nice:          nice,
 		StateDir:      func() string { return cfg.StateDir },
+		MemoryLimit:   service.Bytes(512 << 20),
+		OOMScoreAdj:   service.Expendable,
 	}, func(s service.Config, k *kubeletconfig.Config) Config {
 		c := cfg
 		c.Service, c.Kubelet = s, k

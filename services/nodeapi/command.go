@@ -20,6 +20,8 @@ func Definition() service.Definition {
 		NeedsKubelet: true, // it shows all of it at /configz
 		Bind:         cfg.AddFlags,
 		Nice:         10, // who reads logs must not keep a pod from starting
+		MemoryLimit:  service.Bytes(1 << 30),
+		OOMScoreAdj:  service.Expendable,
 	}, func(s service.Config, k *kubeletconfig.Config) Config {
 		c := cfg
 		c.Service, c.Kubelet = s, k

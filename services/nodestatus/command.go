@@ -21,6 +21,7 @@ func Definition() service.Definition {
 		Short:         "Register the node and keep its status and Lease",
 		NeedsKubelet:  true,
 		KubeletFields: slices.Concat(service.KubeletFields(), KubeletFields()),
+		MemoryLimit:   service.Bytes(512 << 20),
 	}, func(s service.Config, k *kubeletconfig.Config) Config {
 		c := cfg
 		c.Service, c.Kubelet = s, k

@@ -26,6 +26,8 @@ func Definition() service.Definition {
 		Bind:         cfg.AddFlags,
 		KeptFiles:    1, // its inhibitor of shutdown
 		StopStage:    1, // the others reach the runtime through it
+		// No limit: its end would cut what it does for all pods.
+		HeapTarget: 1 << 30,
 	}, func(s service.Config, k *kubeletconfig.Config) Config {
 		c := cfg
 		c.Service, c.Kubelet = s, k

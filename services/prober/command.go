@@ -22,6 +22,8 @@ func Definition() service.Definition {
 		NeedsKubelet:  true,
 		KubeletFields: slices.Concat(service.KubeletFields(), KubeletFields()),
 		Bind:          cfg.AddFlags,
+		MemoryLimit:   service.Bytes(512 << 20),
+		OOMScoreAdj:   service.Expendable,
 	}, func(s service.Config, k *kubeletconfig.Config) Config {
 		c := cfg
 		c.Service, c.Kubelet = s, k

@@ -31,6 +31,7 @@ func Definition() service.Definition {
 		KubeletFields: slices.Concat(service.KubeletFields(), KubeletFields()),
 		Bind:          cfg.AddFlags,
 		Nice:          nice,
+		OOMScoreAdj:   service.Expendable,
 		MemoryLimit: func() int64 {
 			limit, err := cfg.MemoryBytes()
 			if err != nil {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	goruntime "runtime"
+	"runtime/debug"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -48,6 +49,9 @@ func (d Definition) Command() *cobra.Command {
 			return err
 		}
 		TuneProcess(d.Role, false)
+		if target := d.heapTarget(); target != 0 && os.Getenv("GOMEMLIMIT") == "" {
+			debug.SetMemoryLimit(target)
+		}
 		var kubelet *kubeletconfig.Config
 		if d.NeedsKubelet {
 			if flags.Version() != "" {

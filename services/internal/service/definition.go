@@ -28,6 +28,11 @@ type Definition struct {
 	// MemoryLimit returns what a process of the service may take, in bytes, as its flags say; 0 is no limit. The
 	// supervisor enforces it by a cgroup of the process's own; in the single placement there is none. Nil is no limit.
 	MemoryLimit func() int64
+	// HeapTarget is how much memory Go's runtime collects garbage to stay within, in bytes. It limits nothing.
+	// Default: nine tenths of MemoryLimit.
+	HeapTarget int64
+	// OOMScoreAdj is the process's adjustment of the OOM killer's score. Default: the agent's, which spares it.
+	OOMScoreAdj int
 	// StateDir returns a folder for what must outlive a reboot, as its flags say. The supervisor makes it, for the
 	// service alone. Nil is none.
 	StateDir func() string
@@ -49,4 +54,28 @@ func Define[C any, P interface {
 		return P(&c).Validate()
 	}
 	return d
+}
+
+// Expendable is the OOMScoreAdj of a service whose memory others can make grow, and whose end harms no pod. The OOM killer
+// takes it as it takes a container that asks for no memory: after those that use more than they have asked for, and
+// before those that do not.
+const Expendable = 999
+
+// Bytes returns a MemoryLimit that no flag sets.
+func Bytes(limit int64) func() int64 { return func() int64 { return limit } }
+
+// Memory is MemoryLimit, or 0.
+func (d Definition) Memory() int64 {
+	if d.MemoryLimit == nil {
+		return 0
+	}
+	return d.MemoryLimit()
+}
+
+// heapTarget is HeapTarget, or its default; 0 is none.
+func (d Definition) heapTarget() int64 {
+	if d.HeapTarget != 0 {
+		return d.HeapTarget
+	}
+	return d.Memory() / 10 * 9
 }

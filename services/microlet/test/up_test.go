@@ -327,6 +327,14 @@ func TestProcesses(t *testing.T) {
 		if name != "up" && has(t, rows[name].PID, passedOn.Name()) {
 			t.Errorf("%s has a descriptor of the process that has started microlet up", name)
 		}
+		score, cgroups := procFile(t, rows[name].PID, "oom_score_adj"), procFile(t, rows[name].PID, "cgroup")
+		if expendable := slices.Contains([]string{"prober", "imagegc", "stats", "nodeapi"}, name); expendable !=
+			(score == fmt.Sprintln(service.Expendable)) {
+			t.Errorf("%s has the score %s", name, score)
+		}
+		if limited := name != "up" && name != "podsync"; limited != strings.Contains(cgroups, "/microlet-limited-") {
+			t.Errorf("%s is in the cgroups\n%s", name, cgroups)
+		}
 		if environ := procFile(t, rows[name].PID, "environ"); name != "up" && strings.Contains(environ, "hunter2") {
 			t.Errorf("%s has the supervisor's environment: %q", name, environ)
 		}

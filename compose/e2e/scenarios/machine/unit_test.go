@@ -107,8 +107,8 @@ func TestUnitWatchdog(t *testing.T) {
 	w.Untouched()
 }
 
-// TestUnitAccounts: all that the agent is lives below its unit's cgroup, for systemd to account and to stop. stats has
-// a cgroup of its own there, with its limit.
+// TestUnitAccounts: all that the agent is lives below its unit's cgroup, for systemd to account and to stop. Each service
+// but podsync has a cgroup of its own there, with its limits.
 func TestUnitAccounts(t *testing.T) {
 	scene.Shared.UseMicrolet(t)
 	s := scene.New(t)
@@ -116,18 +116,24 @@ func TestUnitAccounts(t *testing.T) {
 	for _, r := range append([]role.Role{role.Up}, scene.Services...) {
 		line, err := s.RunOnMachine(t.Context(), "cat", fmt.Sprintf("/proc/%d/cgroup", s.MustPID(t, r)))
 		cgroup := strings.TrimPrefix(strings.TrimSpace(line), "0::")
-		own := "microlet-agent-"
-		if r == role.Stats {
-			own = "microlet-limited-"
+		own, wantMemory, wantTasks := "microlet-limited-", "536870912", "512"
+		switch r {
+		case role.Up, role.Podsync:
+			own, wantMemory, wantTasks = "microlet-agent-", "max", "max"
+		case role.Stats:
+			wantMemory = "268435456"
+		case role.Bus, role.NodeAPI:
+			wantMemory = "1073741824"
 		}
 		if err != nil || !strings.HasPrefix(cgroup, unit+own) {
 			t.Errorf("%s is in %q, %v: want one below the unit's", r, cgroup, err)
 			continue
 		}
-		limit, err := s.RunOnMachine(t.Context(), "cat", "/sys/fs/cgroup"+cgroup+"/memory.max")
-		if want := map[bool]string{true: "268435456", false: "max"}[r == role.Stats]; err != nil ||
-			strings.TrimSpace(limit) != want {
-			t.Errorf("the limit of %s is %q, %v: want %s", r, limit, err, want)
+		for file, want := range map[string]string{"memory.max": wantMemory, "pids.max": wantTasks} {
+			limit, err := s.RunOnMachine(t.Context(), "cat", "/sys/fs/cgroup"+cgroup+"/"+file)
+			if err != nil || strings.TrimSpace(limit) != want {
+				t.Errorf("%s of %s is %q, %v: want %s", file, r, limit, err, want)
+			}
 		}
 	}
 }

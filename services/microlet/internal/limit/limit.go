@@ -1,7 +1,7 @@
-// Package limit bounds the memory of single processes by cgroups below the one that "microlet up" runs in.
+// Package limit bounds single processes by cgroups below the one that "microlet up" runs in.
 //
-// A process that takes more is killed by the kernel, and no other. With cgroup v1 the cgroup is in the hierarchy of the
-// controller memory alone. With cgroup v2 a cgroup has either processes or others below it, so that up moves itself
+// A process that takes more memory is killed by the kernel, and no other. One that starts more processes than it may gets
+// an error. With cgroup v1 the cgroup is in the hierarchies of the controllers memory and pids alone. With cgroup v2 a cgroup has either processes or others below it, so that up moves itself
 // into one of its own first; of a cgroup that is systemd's it does so only if the unit has Delegate=.
 package limit
 
@@ -29,6 +29,10 @@ type Cgroups struct {
 	dir      string
 	instance string
 	unified  bool
+
+	// tasksDir is the folder in the hierarchy of the controller pids of cgroup v1; noTasks says why there is none.
+	tasksDir string
+	noTasks  error
 }
 
 // New prepares the cgroup that this process runs in. instance is what no other node agent of this machine has, such as
@@ -43,16 +47,24 @@ func New(instance string) (*Cgroups, error) {
 	if c.unified {
 		return c, c.prepareUnified(peer.InstanceCgroup(own[""]))
 	}
-	mount, err := libcgroups.FindCgroupMountpoint("", "memory")
-	if err != nil {
-		return nil, fmt.Errorf("find the hierarchy of the controller memory: %w", err)
+	if c.dir, err = ownDir(own, "memory"); err != nil {
+		return nil, err
 	}
-	at, ok := own["memory"]
-	if !ok {
-		return nil, errors.New("this process is in no cgroup of the controller memory")
-	}
-	c.dir = filepath.Join(mount, peer.InstanceCgroup(at))
+	c.tasksDir, c.noTasks = ownDir(own, "pids")
 	return c, nil
+}
+
+// ownDir is the folder of the agent's cgroup in the hierarchy of a controller of cgroup v1.
+func ownDir(own map[string]string, controller string) (string, error) {
+	mount, err := libcgroups.FindCgroupMountpoint("", controller)
+	if err != nil {
+		return "", fmt.Errorf("find the hierarchy of the controller %s: %w", controller, err)
+	}
+	at, ok := own[controller]
+	if !ok {
+		return "", fmt.Errorf("this process is in no cgroup of the controller %s", controller)
+	}
+	return filepath.Join(mount, peer.InstanceCgroup(at)), nil
 }
 
 // unifiedMount is where the only hierarchy of cgroup v2 is.
@@ -63,7 +75,7 @@ func (c *Cgroups) prepareUnified(at string) error {
 	c.dir = filepath.Join(unifiedMount, at)
 	if !isRoot(c.dir) {
 		if !delegated(c.dir) {
-			return fmt.Errorf("cgroup %s is systemd's and not delegated: give the unit Delegate=memory", at)
+			return fmt.Errorf("cgroup %s is systemd's and not delegated: give the unit Delegate=memory pids", at)
 		}
 		aside := filepath.Join(c.dir, peer.AgentCgroup+"-"+c.instance)
 		if err := makeDir(aside); err != nil {
@@ -76,6 +88,7 @@ func (c *Cgroups) prepareUnified(at string) error {
 	if err := write(c.dir, "cgroup.subtree_control", "+memory"); err != nil {
 		return fmt.Errorf("limit memory below cgroup %s: %w", at, err)
 	}
+	_ = write(c.dir, "cgroup.subtree_control", "+pids") // without it Make says that pids.max is not there
 	return nil
 }
 
@@ -101,45 +114,68 @@ func delegated(dir string) bool {
 	return false
 }
 
-// Group is a cgroup that limits a process.
+// Limits are those of a process and of what it starts.
+type Limits struct {
+	// Memory is in bytes.
+	Memory int64
+	// Tasks is the number of processes and threads.
+	Tasks int
+}
+
+// Group is a cgroup that limits a process: one folder, or with cgroup v1 one for each controller.
 type Group struct {
-	dir     string
+	dirs    []string
 	unified bool
 }
 
-// Make makes the cgroup of a process, or sets an existing one to the limit in bytes.
-func (c *Cgroups) Make(process string, bytes int64) (*Group, error) {
-	g := &Group{
-		dir:     filepath.Join(c.dir, peer.LimitedCgroup+"-"+c.instance+"-"+process),
-		unified: c.unified,
-	}
-	if err := makeDir(g.dir); err != nil {
-		return nil, err
-	}
-	limit := strconv.FormatInt(bytes, 10)
+// Make makes the cgroup of a process, or sets an existing one to the limits. With an error, the group has those limits
+// that could be set.
+func (c *Cgroups) Make(process string, limits Limits) (*Group, error) {
+	g, name := &Group{unified: c.unified}, peer.LimitedCgroup+"-"+c.instance+"-"+process
+	memory, tasks := strconv.FormatInt(limits.Memory, 10), strconv.Itoa(limits.Tasks)
 	if c.unified {
+		dir := filepath.Join(c.dir, name)
+		if err := makeDir(dir); err != nil {
+			return g, err
+		}
+		g.dirs = []string{dir}
 		// Its own children end with it, and swap does not make the limit a larger one.
 		return g, errors.Join(
-			write(g.dir, "memory.max", limit), optional(write(g.dir, "memory.swap.max", "0")),
-			optional(write(g.dir, "memory.oom.group", "1")))
+			write(dir, "memory.max", memory), optional(write(dir, "memory.swap.max", "0")),
+			optional(write(dir, "memory.oom.group", "1")), write(dir, "pids.max", tasks))
 	}
-	// The sum with swap may never be below the limit: an old one is lifted first.
-	err := errors.Join(
-		optional(write(g.dir, "memory.memsw.limit_in_bytes", "-1")),
-		write(g.dir, "memory.limit_in_bytes", limit),
-		optional(write(g.dir, "memory.memsw.limit_in_bytes", limit)))
-	return g, err
+	var errs []error
+	dir := filepath.Join(c.dir, name)
+	err := makeDir(dir)
+	if err == nil {
+		g.dirs = append(g.dirs, dir)
+		// The sum with swap may never be below the limit: an old one is lifted first.
+		err = errors.Join(
+			optional(write(dir, "memory.memsw.limit_in_bytes", "-1")),
+			write(dir, "memory.limit_in_bytes", memory),
+			optional(write(dir, "memory.memsw.limit_in_bytes", memory)))
+	}
+	errs = append(errs, err)
+	if err = c.noTasks; err == nil {
+		dir = filepath.Join(c.tasksDir, name)
+		err = makeDir(dir)
+	}
+	if err == nil {
+		g.dirs = append(g.dirs, dir)
+		err = write(dir, "pids.max", tasks)
+	}
+	return g, errors.Join(append(errs, err)...)
 }
 
 // Enter makes a process that is about to be started begin in the cgroup, where the kernel can do that. close is to be
 // called when it has been started.
 func (g *Group) Enter(attr *syscall.SysProcAttr) (closed func(), err error) {
-	if !g.unified {
+	if !g.unified || len(g.dirs) == 0 {
 		return func() {}, nil
 	}
-	fd, err := unix.Open(g.dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	fd, err := unix.Open(g.dirs[0], unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("open cgroup %s: %w", g.dir, err)
+		return nil, fmt.Errorf("open cgroup %s: %w", g.dirs[0], err)
 	}
 	attr.UseCgroupFD, attr.CgroupFD = true, fd
 	return func() { _ = unix.Close(fd) }, nil // nothing was written
@@ -150,16 +186,22 @@ func (g *Group) Add(pid int) error {
 	if g.unified {
 		return nil
 	}
-	return write(g.dir, "cgroup.procs", strconv.Itoa(pid))
+	var errs []error
+	for _, dir := range g.dirs {
+		errs = append(errs, write(dir, "cgroup.procs", strconv.Itoa(pid)))
+	}
+	return errors.Join(errs...)
 }
 
 // Remove removes the cgroup. One that still has a process stays.
 func (g *Group) Remove() error {
-	err := os.Remove(g.dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+	var errs []error
+	for _, dir := range g.dirs {
+		if err := os.Remove(dir); !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
 	}
-	return err
+	return errors.Join(errs...)
 }
 
 func makeDir(dir string) error {

@@ -5,12 +5,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/microlet/microlet/services/internal/peer"
+	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
 
 // hungry names the variable that makes this test a process that takes more and more memory.
@@ -64,8 +67,8 @@ func start(t *testing.T, g *Group) error {
 		t.Error(err)
 	}
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(cmd.Process.Pid), "cgroup"))
-	if err != nil || !strings.Contains(string(text), filepath.Base(g.dir)) {
-		t.Errorf("the process lives in %s, %v, not in %s", text, err, g.dir)
+	if err != nil || !strings.Contains(string(text), filepath.Base(g.dirs[0])) {
+		t.Errorf("the process lives in %s, %v, not in %s", text, err, g.dirs)
 	}
 	if _, err := in.Write([]byte("\n")); err != nil {
 		t.Fatal(err)
@@ -82,7 +85,7 @@ func TestLimitKills(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := c.Make("stats", 64<<20)
+	g, err := c.Make("stats", Limits{Memory: 64 << 20, Tasks: 100})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,11 +101,75 @@ func TestLimitKills(t *testing.T) {
 			t.Fatalf("a process with twice its limit ends with %v", err)
 		}
 	}
-	if again, err := c.Make("stats", 4<<30); err != nil || again.dir != g.dir {
+	if again, err := c.Make("stats", Limits{Memory: 4 << 30, Tasks: 100}); err != nil || !slices.Equal(again.dirs, g.dirs) {
 		t.Errorf("the cgroup is made again: %v, %v", again, err)
 	}
 	if err := start(t, g); err != nil {
 		t.Errorf("a process within its new limit ends with %v", err)
+	}
+}
+
+// A process that starts more processes than it may gets no further one.
+func TestLimitOfTasks(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Fatal("run the tests as root: they make cgroups")
+	}
+	c, err := New(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := c.Make("prober", Limits{Memory: 1 << 30, Tasks: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		proctest.Await(t, time.Minute, "the removal of the cgroup", func() bool { return g.Remove() == nil })
+	})
+	cmd := exec.Command("/bin/sh", "-c", "read line; for i in 1 2 3 4 5 6 7 8; do sleep 1000 & done")
+	stderr, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stderr.Close()
+	cmd.Stderr = stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	leave, err := g.Enter(cmd.SysProcAttr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = cmd.Start()
+	leave()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Add(cmd.Process.Pid); err != nil {
+		t.Error(err)
+	}
+	for _, dir := range g.dirs {
+		if left, err := os.ReadFile(filepath.Join(dir, "cgroup.procs")); err != nil || len(left) == 0 {
+			t.Errorf("%s has processes %q, %v", dir, left, err)
+		}
+	}
+	if _, err := in.Write([]byte("\n")); err != nil {
+		t.Fatal(err)
+	}
+	ended := cmd.Wait()
+	said, err := os.ReadFile(stderr.Name())
+	if err != nil || ended == nil || !strings.Contains(string(said), "fork") {
+		t.Errorf("eight more processes where five may be: %v, %q, %v", ended, said, err)
+	}
+	pids, err := os.ReadFile(filepath.Join(g.dirs[len(g.dirs)-1], "cgroup.procs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range strings.Fields(string(pids)) {
+		if n, err := strconv.Atoi(pid); err == nil {
+			_ = syscall.Kill(n, syscall.SIGKILL)
+		}
 	}
 }
 

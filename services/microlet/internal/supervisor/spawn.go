@@ -229,6 +229,9 @@ func (sp *spawner) launch(s Spec) (process, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start %s: %w", s.Name, err), r.Close(), box.close())
 	}
+	if err := adjustScore(cmd.Process.Pid, s.OOMScoreAdj); err != nil {
+		sp.options.Log.Warn("process has the supervisor's score of the OOM killer", "process", s.Name, logkey.Err, err)
+	}
 	p := &realProcess{
 		cmd: cmd, box: box,
 		received: make(chan note, 16),
@@ -243,6 +246,18 @@ func (sp *spawner) launch(s Spec) (process, error) {
 		sp.metrics.refused.WithLabelValues(s.Name).Inc)
 	go p.wait()
 	return p, nil
+}
+
+// adjustScore sets how early the OOM killer takes a process, and those that it starts. The process may have ended.
+func adjustScore(pid, score int) error {
+	if score == 0 {
+		return nil
+	}
+	err := os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte(strconv.Itoa(score)), 0)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	return err
 }
 
 // keptFor returns the files of the process's predecessors, nil for a process that may keep none.
@@ -325,7 +340,7 @@ func (sp *spawner) startIn(cgroup Cgroup, t *thread, cmd *exec.Cmd) (err error) 
 		return err
 	}
 	if err := errors.Join(enterErr, cgroup.Add(cmd.Process.Pid)); err != nil {
-		sp.options.Log.Error("process runs without its memory limit", logkey.PID, cmd.Process.Pid, logkey.Err, err)
+		sp.options.Log.Error("process runs without its limits", logkey.PID, cmd.Process.Pid, logkey.Err, err)
 	}
 	return nil
 }

@@ -2,12 +2,16 @@ package up
 
 import (
 	"log/slog"
+	"slices"
 
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/microlet/internal/limit"
 	"github.com/microlet/microlet/services/microlet/internal/supervisor"
 )
+
+// tasks is how many processes and threads a service may have that has limits. podsync has those of the whole agent.
+const tasks = 512
 
 // limits are the cgroups of the processes that have a memory limit. One that cannot be enforced is logged, and keeps
 // nothing from running.
@@ -23,34 +27,28 @@ func newLimits(c *Config, log *slog.Logger) *limits {
 	if c.Placement == Single {
 		return l // a limit would be that of all services together
 	}
-	for _, s := range c.Services {
-		if memoryLimit(s) == 0 {
-			continue
-		}
-		cgroups, err := limit.New(c.Service.RuntimeDir)
-		if err != nil {
-			log.Warn("memory limits are not enforced", logkey.Service, s.Role, logkey.Err, err)
-			return l
-		}
-		l.cgroups = cgroups
+	if !slices.ContainsFunc(c.Services, func(s service.Definition) bool { return s.Memory() != 0 }) {
 		return l
 	}
+	cgroups, err := limit.New(c.Service.RuntimeDir)
+	if err != nil {
+		log.Warn("limits of memory and processes are not enforced", logkey.Err, err)
+		return l
+	}
+	l.cgroups = cgroups
 	return l
 }
 
 // of is the cgroup of a process; nil if it has no limit.
 func (l *limits) of(s service.Definition, process string) supervisor.Cgroup {
-	bytes := memoryLimit(s)
+	bytes := s.Memory()
 	if l.cgroups == nil || bytes == 0 {
 		return nil
 	}
-	group, err := l.cgroups.Make(process, bytes)
-	if group != nil { // also one whose limit could not be set is to be removed
-		l.groups = append(l.groups, group)
-	}
-	if err != nil {
-		l.log.Warn("memory limit is not enforced", "process", process, "bytes", bytes, logkey.Err, err)
-		return nil
+	group, err := l.cgroups.Make(process, limit.Limits{Memory: bytes, Tasks: tasks})
+	l.groups = append(l.groups, group)
+	if err != nil { // others may be in force
+		l.log.Warn("a limit is not enforced", "process", process, "bytes", bytes, "tasks", tasks, logkey.Err, err)
 	}
 	return group
 }
@@ -62,11 +60,4 @@ func (l *limits) remove() {
 			l.log.Warn("a cgroup stays behind", logkey.Err, err)
 		}
 	}
-}
-
-func memoryLimit(s service.Definition) int64 {
-	if s.MemoryLimit == nil {
-		return 0
-	}
-	return s.MemoryLimit()
 }

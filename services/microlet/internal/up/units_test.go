@@ -32,8 +32,8 @@ func unitOptions(t *testing.T, name string) map[string][]string {
 	return all
 }
 
-// TestUnits: the unit of each service gives it what "microlet up" would: its user, its groups, its capabilities and
-// its niceness.
+// TestUnits: the unit of each service gives it what "microlet up" would: its user, its groups, its capabilities,
+// its niceness and its limits.
 func TestUnits(t *testing.T) {
 	target := strings.Join(unitOptions(t, "microlet.target")["Wants"], " ")
 	for _, s := range catalog.Services() {
@@ -62,8 +62,13 @@ func TestUnits(t *testing.T) {
 		if s.Nice != 0 {
 			want["Nice"] = strconv.Itoa(s.Nice)
 		}
-		if limit := memoryLimit(s); limit != 0 {
-			want["MemoryMax"] = strconv.FormatInt(limit>>20, 10) + "M"
+		if limit := s.Memory(); limit != 0 {
+			want["MemoryMax"] = strings.Replace(strconv.FormatInt(limit>>20, 10)+"M", "1024M", "1G", 1)
+			want["TasksMax"] = strconv.Itoa(tasks)
+		}
+		want["OOMScoreAdjust"] = "-999"
+		if s.OOMScoreAdj != 0 {
+			want["OOMScoreAdjust"] = strconv.Itoa(s.OOMScoreAdj)
 		}
 		has := unitOptions(t, name)
 		for option, value := range want {

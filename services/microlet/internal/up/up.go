@@ -198,6 +198,7 @@ func (c *Config) agents(ctx context.Context, s *service.Service, limits *limits)
 				// Root's helpers (mount, iptables) may depend on transitions that this would forbid.
 				NoNewPrivileges: id.UID != 0,
 				Nice:            a.Nice,
+				OOMScoreAdj:     a.OOMScoreAdj,
 				KeptFiles:       a.KeptFiles,
 				StopStage:       a.StopStage,
 				Cgroup:          limits.of(a, processName(a, i)),
