@@ -15,11 +15,12 @@ func Command() *cobra.Command { return Definition().Command() }
 func Definition() service.Definition {
 	cfg := DefaultConfig()
 	return service.Define(service.Definition{
-		Role:        role.Bus,
-		Short:       "Carry state and hints between the services",
-		Bind:        cfg.AddFlags,
-		StopStage:   2, // the others' last words go over it
-		MemoryLimit: service.Bytes(1 << 30),
+		Role:           role.Bus,
+		Short:          "Carry state and hints between the services",
+		Bind:           cfg.AddFlags,
+		StopStage:      2, // the others' last words go over it
+		MemoryLimit:    service.Bytes(1 << 30),
+		PrivateNetwork: func() bool { return cfg.ViewAddress == "" },
 	}, func(s service.Config, _ *kubeletconfig.Config) Config {
 		c := cfg
 		c.Service = s

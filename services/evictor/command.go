@@ -16,11 +16,12 @@ func Command() *cobra.Command { return Definition().Command() }
 // Definition returns evictor with flags of its own.
 func Definition() service.Definition {
 	return service.Define(service.Definition{
-		Role:          role.Evictor,
-		Short:         "Watch the node's memory, disks and process IDs, and evict pods when they run out",
-		NeedsKubelet:  true,
-		KubeletFields: slices.Concat(service.KubeletFields(), KubeletFields()),
-		MemoryLimit:   service.Bytes(512 << 20),
+		Role:           role.Evictor,
+		Short:          "Watch the node's memory, disks and process IDs, and evict pods when they run out",
+		NeedsKubelet:   true,
+		KubeletFields:  slices.Concat(service.KubeletFields(), KubeletFields()),
+		MemoryLimit:    service.Bytes(512 << 20),
+		PrivateNetwork: service.Always,
 	}, func(s service.Config, k *kubeletconfig.Config) Config {
 		return Config{Service: s, Kubelet: k}
 	}, Run)

@@ -20,15 +20,16 @@ func Command() *cobra.Command { return Definition().Command() }
 func Definition() service.Definition {
 	cfg := DefaultConfig()
 	return service.Define(service.Definition{
-		Role:          role.ImageGC,
-		Short:         "Remove images that nobody uses, and list the node's images",
-		NeedsKubelet:  true,
-		KubeletFields: slices.Concat(service.KubeletFields(), KubeletFields()),
-		Bind:          cfg.AddFlags,
-		Nice:          nice,
-		StateDir:      func() string { return cfg.StateDir },
-		MemoryLimit:   service.Bytes(512 << 20),
-		OOMScoreAdj:   service.Expendable,
+		Role:           role.ImageGC,
+		Short:          "Remove images that nobody uses, and list the node's images",
+		NeedsKubelet:   true,
+		KubeletFields:  slices.Concat(service.KubeletFields(), KubeletFields()),
+		Bind:           cfg.AddFlags,
+		Nice:           nice,
+		StateDir:       func() string { return cfg.StateDir },
+		MemoryLimit:    service.Bytes(512 << 20),
+		PrivateNetwork: service.Always,
+		OOMScoreAdj:    service.Expendable,
 	}, func(s service.Config, k *kubeletconfig.Config) Config {
 		c := cfg
 		c.Service, c.Kubelet = s, k

@@ -15,10 +15,11 @@ func Command() *cobra.Command { return Definition().Command() }
 func Definition() service.Definition {
 	cfg := DefaultConfig()
 	return service.Define(service.Definition{
-		Role:        role.PLEG,
-		Short:       "Turn what the runtime does into pod lifecycle events",
-		Bind:        cfg.AddFlags,
-		MemoryLimit: service.Bytes(512 << 20),
+		Role:           role.PLEG,
+		Short:          "Turn what the runtime does into pod lifecycle events",
+		Bind:           cfg.AddFlags,
+		MemoryLimit:    service.Bytes(512 << 20),
+		PrivateNetwork: service.Always,
 	}, func(s service.Config, _ *kubeletconfig.Config) Config {
 		c := cfg
 		c.Service = s

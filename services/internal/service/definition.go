@@ -31,6 +31,9 @@ type Definition struct {
 	// HeapTarget is how much memory Go's runtime collects garbage to stay within, in bytes. It limits nothing.
 	// Default: nine tenths of MemoryLimit.
 	HeapTarget int64
+	// PrivateNetwork returns whether a process of the service has a network of its own without connections, as its flags
+	// say: the service speaks over unix sockets alone. Nil leaves it the node's.
+	PrivateNetwork func() bool
 	// OOMScoreAdj is the process's adjustment of the OOM killer's score. Default: the agent's, which spares it.
 	OOMScoreAdj int
 	// StateDir returns a folder for what must outlive a reboot, as its flags say. The supervisor makes it, for the
@@ -60,6 +63,9 @@ func Define[C any, P interface {
 // takes it as it takes a container that asks for no memory: after those that use more than they have asked for, and
 // before those that do not.
 const Expendable = 999
+
+// Always is a PrivateNetwork that no flag changes.
+func Always() bool { return true }
 
 // Bytes returns a MemoryLimit that no flag sets.
 func Bytes(limit int64) func() int64 { return func() int64 { return limit } }

@@ -263,6 +263,16 @@ func capabilityMask(t *testing.T, names []string) string {
 	return fmt.Sprintf("%016x", mask)
 }
 
+// namespace is the network namespace of a process.
+func namespace(t *testing.T, pid int) string {
+	t.Helper()
+	at, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
 // has reports whether a process has a file open.
 func has(t *testing.T, pid int, path string) bool {
 	t.Helper()
@@ -326,6 +336,10 @@ func TestProcesses(t *testing.T) {
 		}
 		if name != "up" && has(t, rows[name].PID, passedOn.Name()) {
 			t.Errorf("%s has a descriptor of the process that has started microlet up", name)
+		}
+		closed := slices.Contains([]string{"bus", "pleg", "imagegc", "evictor"}, name)
+		if network, ours := namespace(t, rows[name].PID), namespace(t, os.Getpid()); closed == (network == ours) {
+			t.Errorf("%s has the network %s, and the node %s", name, network, ours)
 		}
 		score, cgroups := procFile(t, rows[name].PID, "oom_score_adj"), procFile(t, rows[name].PID, "cgroup")
 		if expendable := slices.Contains([]string{"prober", "imagegc", "stats", "nodeapi"}, name); expendable !=

@@ -101,6 +101,14 @@ func TestPrivileges(t *testing.T) {
 			t.Errorf("%s: what /proc has of it belongs to uid %d, and others of its user may look into it: %v", r, uid,
 				err)
 		}
+		network, session := around(t, scene.Shared, r)
+		if pid := scene.Shared.MustPID(t, r); r != role.Up && session != strconv.Itoa(pid) {
+			t.Errorf("%s: pid %d is of the session %s, which is not its own", r, pid, session)
+		}
+		closed := slices.Contains([]role.Role{role.Bus, role.PLEG, role.ImageGC, role.Evictor}, r)
+		if nodes, _ := around(t, scene.Shared, role.Podsync); closed == (network == nodes) {
+			t.Errorf("%s: its network is %s, and podsync's is %s", r, network, nodes)
+		}
 		t.Logf("%-12s uid %d, groups %v, capabilities %x, at most %x, no new privileges %t", r, got.UIDs[1], got.Groups,
 			got.Effective, got.Bounding, got.NoNewPrivileges)
 	}
@@ -122,6 +130,27 @@ func TestPrivileges(t *testing.T) {
 			}
 		}
 	}
+}
+
+// around returns the network namespace and the session of a service's process.
+func around(t *testing.T, n *scene.Node, r role.Role) (network, session string) {
+	t.Helper()
+	proc := fmt.Sprintf("/proc/%d/", n.MustPID(t, r))
+	stat, err := n.ReadFile(proc + "stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, fields, _ := strings.Cut(string(stat), ") ")
+	session = strings.Fields(fields)[3]
+	if n.OnMachine() {
+		network, err = n.RunOnMachine(t.Context(), "readlink", proc+"ns/net")
+	} else {
+		network, err = os.Readlink(proc + "ns/net")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(network), session
 }
 
 // niceness is how much a service's process gives way to others.

@@ -466,6 +466,42 @@ func TestProcessesDieWithTheSupervisor(t *testing.T) {
 	until(t, "the child's end", func() bool { return !proctest.Alive(child) })
 }
 
+// TestNetworkOfAProcess: one that speaks over unix sockets alone shares its network with no other process.
+func TestNetworkOfAProcess(t *testing.T) {
+	network := func(pid int) string {
+		at, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return at
+	}
+	before := network(os.Getpid())
+	var seen []string
+	for _, spec := range []Spec{
+		{Name: "open"}, {Name: "closed", PrivateNetwork: true},
+		{Name: "bound", PrivateNetwork: true, UID: 47102, GID: 47100, NoNewPrivileges: true},
+	} {
+		s, _, _ := supervise(t, spec, "good", Options{})
+		until(t, "ready", func() bool { return state(s).State == Ready })
+		got := network(state(s).PID)
+		if spec.PrivateNetwork == (got == before) || spec.PrivateNetwork && slices.Contains(seen, got) {
+			t.Errorf("the network of %s is %s, that of the supervisor %s, and those of the others are %v", spec.Name, got,
+				before, seen)
+		}
+		seen = append(seen, got)
+		devices, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/dev", state(s).PID))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(string(devices), ":"); spec.PrivateNetwork && n != 1 {
+			t.Errorf("%s has %d network devices:\n%s", spec.Name, n, devices)
+		}
+	}
+	if now := network(os.Getpid()); now != before {
+		t.Errorf("the supervisor's own network went from %s to %s", before, now)
+	}
+}
+
 // terminalOf returns the session of a process, and the number of its controlling terminal, 0 for none.
 func terminalOf(t *testing.T, pid int) (session, terminal string) {
 	t.Helper()

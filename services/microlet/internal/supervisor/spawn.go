@@ -115,6 +115,7 @@ type inherited struct {
 	bound        bool   // no new privileges
 	capabilities string // that a bound one is left with
 	nice         int
+	network      string // the process that has it for itself; empty is the supervisor's
 }
 
 var _ launcher = (*spawner)(nil)
@@ -132,6 +133,9 @@ func (sp *spawner) thread(s Spec) (*thread, error) {
 	if s.NoNewPrivileges {
 		key.capabilities = strings.Join(s.Capabilities, " ")
 	}
+	if s.PrivateNetwork {
+		key.network = s.Name
+	}
 	if t, ok := sp.threads[key]; ok {
 		return t, nil
 	}
@@ -141,6 +145,11 @@ func (sp *spawner) thread(s Spec) (*thread, error) {
 		}
 		if err := giveWay(s.Nice); err != nil {
 			sp.options.Log.Warn("process does not give way to others", "process", s.Name, logkey.Err, err)
+		}
+		if s.PrivateNetwork {
+			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+				sp.options.Log.Warn("process has the node's network", "process", s.Name, logkey.Err, err)
+			}
 		}
 		if !s.NoNewPrivileges {
 			return nil

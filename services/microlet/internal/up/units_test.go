@@ -33,7 +33,7 @@ func unitOptions(t *testing.T, name string) map[string][]string {
 }
 
 // TestUnits: the unit of each service gives it what "microlet up" would: its user, its groups, its capabilities,
-// its niceness and its limits.
+// its niceness, its limits and its network.
 func TestUnits(t *testing.T) {
 	target := strings.Join(unitOptions(t, "microlet.target")["Wants"], " ")
 	for _, s := range catalog.Services() {
@@ -69,6 +69,10 @@ func TestUnits(t *testing.T) {
 		want["OOMScoreAdjust"] = "-999"
 		if s.OOMScoreAdj != 0 {
 			want["OOMScoreAdjust"] = strconv.Itoa(s.OOMScoreAdj)
+		}
+		want["PrivateNetwork"] = ""
+		if s.PrivateNetwork != nil && s.PrivateNetwork() {
+			want["PrivateNetwork"] = "yes"
 		}
 		has := unitOptions(t, name)
 		for option, value := range want {
