@@ -82,6 +82,7 @@ test: ## unit tests, each service alone, and the short end-to-end scenarios, som
 	@$(STAGE) 'release tool' env GOWORK=off $(GO) -C compose/tools/release test -race .
 	@$(STAGE) 'images tool' env GOWORK=off $(GO) -C compose/tools/images test -race .
 	@$(STAGE) 'packages tool' env GOWORK=off $(GO) -C compose/tools/packages test -race .
+	@$(STAGE) 'twins of functions' $(MAKE) --no-print-directory twins
 	@$(STAGE) 'short end to end' $(E2E) -timeout 20m $(SCENARIOS)/...
 	@$(STAGE) 'shortest on a machine' $(E2E) -timeout 10m -tags machine -run '$(SHORTEST_ON_MACHINE)' $(SCENARIOS)/machine
 
@@ -93,6 +94,19 @@ test-service: ## the tests of one service: SERVICE=pleg
 	@test -f 'services/$(SERVICE)/go.mod' || { echo 'say which service: make test-service SERVICE=pleg' >&2; exit 2; }
 	$(GO) test -race $(patsubst %,./%/...,$(filter services/$(SERVICE) services/$(SERVICE)/%,$(MODULES)))
 
+# How long the functions of the kubelet and ours are compared, from which seed, and what else the test is told: -only
+# PAIR for one of them, -input N for one input.
+TWINS_TIME ?= 1m
+TWINS_SEED ?= 1
+TWINS_FLAGS ?=
+
+.PHONY: twins
+twins: ## our functions beside the kubelet's own, with the same random input: TWINS_TIME=1m TWINS_SEED=1 TWINS_FLAGS=
+	scripts/twins $(CACHE) test -vet=off -count=1 -timeout 0 -v . -args -for $(TWINS_TIME) -seed $(TWINS_SEED) $(TWINS_FLAGS)
+
+# How long test-long compares them.
+TWINS_LONG ?= 1h
+
 # How long fuzz runs each target.
 FUZZTIME ?= 1m
 
@@ -103,6 +117,8 @@ fuzz: ## every fuzz target of the workspace for a while: FUZZTIME=1m
 .PHONY: test-long
 test-long: build monitoring-test ## the outages, kills and tables in full
 	@$(STAGE) 'rig programs' $(RIG) build --with kubelet,prometheus,metrics-server,charts,csi,traces
+	@$(STAGE) 'twins of functions' $(MAKE) --no-print-directory twins \
+		TWINS_TIME=$(TWINS_LONG) TWINS_SEED=$$(date +%s) TWINS_FLAGS=-stale
 	@$(STAGE) 'long end to end' $(E2E) -timeout 120m -v -tags long $(SCENARIOS)/...
 
 # Of the packages whose scenarios are not about processes, those that are: a process of one service is looked at, or a
