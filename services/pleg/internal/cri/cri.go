@@ -3,7 +3,9 @@ package cri
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"time"
 
@@ -96,8 +98,11 @@ func (r *Runtime) Stream(ctx context.Context, opened func(), event func(relist.S
 		return streamError(err)
 	}
 	opened()
-	for {
+	for events := 0; ; events++ {
 		ev, err := stream.Recv()
+		if events == 0 && errors.Is(err, io.EOF) { // as CRI-O answers without enable_pod_events
+			return fmt.Errorf("%w: it ended without an event", relist.ErrNoStream)
+		}
 		if err != nil {
 			return streamError(err)
 		}

@@ -184,3 +184,18 @@ func TestListLargerThanAMessage(t *testing.T) {
 		t.Fatalf("got %d of 13 pods, with %d of 2 in the last: %v", len(got), len(got["uid-12"]), err)
 	}
 }
+
+// TestARuntimeWithoutEvents has a runtime end the stream at once, as CRI-O does unless it is configured otherwise.
+func TestARuntimeWithoutEvents(t *testing.T) {
+	rt := fake.NewRuntime(time.Now)
+	rt.ActAsCRIO()
+	path := t.TempDir() + "/cri.sock"
+	stop, err := rt.Serve(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	if err := New(dial(t, path), crilist.Options{}).Stream(t.Context(), func() {}, nil); !errors.Is(err, relist.ErrNoStream) {
+		t.Errorf("%v, want %v", err, relist.ErrNoStream)
+	}
+}
