@@ -240,14 +240,14 @@ verify: ## format, generated code, what the contract breaks, module files, vet, 
 RELEASE_DIR ?= bin/release
 
 .PHONY: release
-release: ## archives and a container image for amd64 and arm64 with checksums and bills of materials: VERSION= RELEASE_DIR=bin/release
+release: ## archives and a container image for amd64 and arm64 with checksums and bills of materials: VERSION= RELEASE_DIR=bin/release SIGNING_KEY=
 	@$(STAGE) 'release $(VERSION)' scripts/release '$(VERSION)' '$(RELEASE_DIR)'
 
 # Where packages writes.
 PACKAGES_DIR ?= bin/packages
 
 .PHONY: packages
-packages: ## a deb and an rpm for amd64 and arm64, with checksums: VERSION= PACKAGES_DIR=bin/packages
+packages: ## a deb and an rpm for amd64 and arm64, with checksums: VERSION= PACKAGES_DIR=bin/packages SIGNING_KEY=
 	@$(STAGE) 'packages $(VERSION)' scripts/packages '$(VERSION)' '$(PACKAGES_DIR)'
 
 # The architecture of the machine that tests.

@@ -23,6 +23,10 @@ const (
 	// what refers to an image: https://github.com/opencontainers/distribution-spec, "Listing Referrers".
 	materialsType types.MediaType = "application/vnd.cyclonedx+json"
 
+	// unprivileged is the user and the group of a container that names none: neither root nor a service. What starts a
+	// service names the user of the service.
+	unprivileged = "65534:65534"
+
 	programPath = "usr/bin/microlet"
 	licensePath = "usr/share/doc/microlet/copyright"
 )
@@ -67,7 +71,7 @@ func (in *input) image(p platform) (v1.Image, error) {
 	file = file.DeepCopy()
 	file.Architecture, file.OS, file.Created = p.arch, "linux", v1.Time{Time: in.date}
 	file.Config = v1.Config{
-		Entrypoint: []string{"/" + programPath}, Env: []string{"PATH=/usr/bin"}, Labels: in.labels(),
+		Entrypoint: []string{"/" + programPath}, Env: []string{"PATH=/usr/bin"}, Labels: in.labels(), User: unprivileged,
 	}
 	return mutate.ConfigFile(img, file)
 }

@@ -157,7 +157,8 @@ func checkImage(t *testing.T, images v1.ImageIndex, d v1.Descriptor, arch string
 		t.Fatal(err)
 	}
 	if config.Architecture != arch || config.OS != "linux" || config.Config.Entrypoint[0] != "/usr/bin/microlet" ||
-		config.Created.Unix() != 1790000000 || config.Config.Labels["org.opencontainers.image.version"] != "v0.1.0" {
+		config.Created.Unix() != 1790000000 || config.Config.Labels["org.opencontainers.image.version"] != "v0.1.0" ||
+		config.Config.User != "65534:65534" {
 		t.Errorf("%s: the configuration is %+v", arch, config)
 	}
 	layers, err := img.Layers()
