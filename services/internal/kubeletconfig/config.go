@@ -223,7 +223,10 @@ func (c *Config) DelaysShutdown() bool {
 }
 
 // FeatureEnabled reports whether a feature gate of kubelet 1.37 is on. It panics at a name that the kubelet does not
-// have, which is the caller's mistake.
+// have, or that readGates lacks, which is the caller's mistake.
 func (c *Config) FeatureEnabled(gate string) bool {
+	if !readGates[gate] {
+		panic("kubeletconfig: feature gate " + gate + " is asked for and not in readGates")
+	}
 	return gateEnabled(c.Kubelet.FeatureGates, gate)
 }

@@ -118,24 +118,40 @@ func warnings(fields map[support][]string, opened, gates []string) []Warning {
 	return all
 }
 
-// readGates are the gates that change what this version does.
+// readGates are the gates that change what this version does or refuses. FeatureEnabled answers for no other.
 var readGates = map[string]bool{
-	gateCustomCPUCFSQuotaPeriod:  true,
-	gateCrashLoopBackOffMax:      true,
-	gateEnsureSecretPulledImages: true,
-	gateLoggingAlpha:             true, // of the split streams
-	gateLoggingBeta:              true, // of the format json
-	gateMemoryQoS:                true,
-	gateQOSReserved:              true,
-	"ExtendWebSocketsToKubelet":  true,
-	"PodLogsQuerySplitStreams":   true,
-	"ContainerCheckpoint":        true,
-	"ContainerStopSignals":       true,
-	"H2CContainerProbe":          true,
-	"GRPCContainerProbeTLS":      true,
-	"EmptyDirVolumeMode":         true,
-	"PodCertificateRequest":      true,
-	"SELinuxMount":               true,
+	gateCustomCPUCFSQuotaPeriod:      true,
+	gateCrashLoopBackOffMax:          true,
+	gateDefaultPodSysctls:            true,
+	gateEnsureSecretPulledImages:     true,
+	gateGracefulNodeShutdown:         true,
+	gateGracefulNodeShutdownPriority: true,
+	gateImageMaximumGCAge:            true,
+	gateLoggingAlpha:                 true, // of the split streams
+	gateLoggingBeta:                  true, // of the format json
+	gateMemoryQoS:                    true,
+	gateNodeLogQuery:                 true,
+	gateNodeSwap:                     true,
+	gateQOSReserved:                  true,
+	gateRotateServerCertificate:      true,
+	gateTopologyManagerOptions:       true,
+
+	"AllowDNSOnlyNodeCSR": true,
+	"ComponentFlagz":      true,
+	"ComponentStatusz":    true,
+	"InPlacePodVerticalScalingMemoryBackedVolumes": true,
+	"PodLevelResources":                            true,
+	"RestartAllContainersOnContainerExits":         true,
+
+	"ExtendWebSocketsToKubelet": true,
+	"PodLogsQuerySplitStreams":  true,
+	"ContainerCheckpoint":       true,
+	"ContainerStopSignals":      true,
+	"H2CContainerProbe":         true,
+	"GRPCContainerProbeTLS":     true,
+	"EmptyDirVolumeMode":        true,
+	"PodCertificateRequest":     true,
+	"SELinuxMount":              true,
 
 	"KubeletServiceAccountTokenForCredentialProviders": true,
 
