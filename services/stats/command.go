@@ -6,9 +6,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/diskusage"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
-	"github.com/microlet/microlet/services/stats/internal/diskusage"
 )
 
 // nice lets the services that run pods go first where there is too little processor for all.

@@ -4,7 +4,8 @@
 // /metrics/cadvisor, which nodeapi passes on. It reads /proc, /sys and the cgroups itself, through cAdvisor's library
 // as far as that reads one thing at a time (see internal/cgroupstats); what the writable layers of containers and the
 // images take it asks of the runtime through podsync's CRI gateway. Names of pods and containers come from PODS and
-// POD_STATUS. It puts STATS/summary. Child processes measure the volumes and logs of pods (see internal/diskusage).
+// POD_STATUS. It puts STATS/summary. Child processes measure the volumes and logs of pods (see
+// services/internal/diskusage).
 //
 // Figures are taken when somebody asks for them, and once a minute otherwise. Concurrent readers share a snapshot,
 // which is no older than --housekeeping-interval (10 s), and says when it was taken. A source that does not answer

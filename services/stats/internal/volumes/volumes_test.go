@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/microlet/microlet/services/internal/diskusage"
 	"github.com/microlet/microlet/services/internal/testing/proctest"
-	"github.com/microlet/microlet/services/stats/internal/diskusage"
 	"github.com/microlet/microlet/services/stats/internal/pods"
 	"github.com/microlet/microlet/services/stats/internal/readerrors"
 	"github.com/microlet/microlet/services/stats/internal/summary"
@@ -249,7 +249,7 @@ func TestNamesThatLeadElsewhere(t *testing.T) {
 		} {
 			var dirs []string
 			for _, known := range v.list(map[string]*pods.Pod{p.UID: p}) {
-				for d := range known.dirs {
+				for d := range known.Dirs {
 					dirs = append(dirs, d.Path)
 				}
 			}

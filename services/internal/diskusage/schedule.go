@@ -338,7 +338,7 @@ func (s *schedule) handle(e event, now time.Time) {
 		w.process.kill()
 		return
 	}
-	s.m.metrics.entries.Add(float64(a.Entries))
+	s.m.metrics.Entries.Add(float64(a.Entries))
 	t.entries += a.Entries
 	s.budget.give(w.granted - max(a.Entries, 1))
 	w.busy, w.since, w.granted = nil, now, 0
@@ -391,10 +391,10 @@ func (s *schedule) finish(t *target, a *answer, now time.Time) {
 		return
 	default:
 		s.m.set(t.dir, &Measurement{Usage: a.Usage, Time: t.began})
-		s.m.metrics.unread.Add(float64(a.Usage.Unread))
-		s.m.metrics.duration.Observe(now.Sub(t.began).Seconds())
+		s.m.metrics.Unread.Add(float64(a.Usage.Unread))
+		s.m.metrics.Duration.Observe(now.Sub(t.began).Seconds())
 	}
-	s.m.metrics.walks.WithLabelValues(result).Inc()
+	s.m.metrics.Walks.WithLabelValues(result).Inc()
 	if t.problem != "" {
 		s.m.config.Log.Info("directory can be measured again", logkey.Path, t.dir.Path)
 	}
@@ -403,7 +403,7 @@ func (s *schedule) finish(t *target, a *answer, now time.Time) {
 
 // fail lets the target rest, longer each time, and says why once.
 func (s *schedule) fail(t *target, problem, result string, now time.Time) {
-	s.m.metrics.walks.WithLabelValues(result).Inc()
+	s.m.metrics.Walks.WithLabelValues(result).Inc()
 	if t.dropped {
 		return
 	}

@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/sys/unix"
 
@@ -72,7 +71,7 @@ func fuse(t *testing.T) (dir string, end func()) {
 func realMeasurer(t *testing.T, c Config) *Measurer {
 	t.Helper()
 	c.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
-	c.Registerer = prometheus.NewRegistry()
+	c.Metrics = testMetrics()
 	m := New(c)
 	done := make(chan error, 1)
 	go func() { done <- m.Run(t.Context()) }()
@@ -120,7 +119,7 @@ func TestAFileSystemThatNeverAnswers(t *testing.T) {
 	if err := m.Track([]Dir{{Path: hangs}, {Path: filepath.Join(hangs, "below")}, good}); err != nil {
 		t.Fatal(err)
 	}
-	abandoned := func() float64 { return testutil.ToFloat64(m.metrics.children.WithLabelValues("abandoned")) }
+	abandoned := func() float64 { return testutil.ToFloat64(m.metrics.Children.WithLabelValues("abandoned")) }
 	proctest.Await(t, patience, "an abandoned child", func() bool { return abandoned() == 1 })
 	last := time.Time{}
 	for range 3 { // figures go on

@@ -14,7 +14,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
@@ -188,7 +187,7 @@ func (w *world) set(f func()) {
 func (w *world) measurer(c Config) (*Measurer, *bytes.Buffer, func()) {
 	log := &bytes.Buffer{}
 	c.Log = slog.New(slog.NewTextHandler(log, nil))
-	c.Registerer = prometheus.NewRegistry()
+	c.Metrics = testMetrics()
 	c.launch = w.launch
 	c.mounts = func() (mounts, error) { w.mu.Lock(); defer w.mu.Unlock(); return w.mounts, nil }
 	m := New(c)
@@ -408,10 +407,10 @@ func TestADeviceThatHangsHangsAlone(t *testing.T) {
 				if w.mostAlive > 2 {
 					t.Errorf("%d children at a time", w.mostAlive)
 				}
-				if got := testutil.ToFloat64(m.metrics.children.WithLabelValues("abandoned")); !mortal && got != 1 {
+				if got := testutil.ToFloat64(m.metrics.Children.WithLabelValues("abandoned")); !mortal && got != 1 {
 					t.Errorf("%v children are abandoned", got)
 				}
-				if n := testutil.ToFloat64(m.metrics.walks.WithLabelValues(resultHung)); n == 0 || n > 8 {
+				if n := testutil.ToFloat64(m.metrics.Walks.WithLabelValues(resultHung)); n == 0 || n > 8 {
 					t.Errorf("%v walks hung", n)
 				}
 				if n := strings.Count(log.String(), "does not answer"); n != 1 && !(mortal && n == 2) {
@@ -540,7 +539,7 @@ func TestWhatGoesAndBreaks(t *testing.T) {
 				t.Errorf("%q was said %d times: %s", said, n, log)
 			}
 		}
-		if n := testutil.ToFloat64(m.metrics.walks.WithLabelValues(resultFailed)); n < 6 || n > 16 {
+		if n := testutil.ToFloat64(m.metrics.Walks.WithLabelValues(resultFailed)); n < 6 || n > 16 {
 			t.Errorf("%v walks failed", n)
 		}
 		w.set(func() { w.entries["/dir000"] = 10; clear(w.broken); w.dies = "" })
@@ -571,7 +570,7 @@ func TestTrackingLess(t *testing.T) {
 }
 
 func TestDirsThatCannotBe(t *testing.T) {
-	m := New(Config{Registerer: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler)})
+	m := New(Config{Metrics: testMetrics(), Log: slog.New(slog.DiscardHandler)})
 	bad := []Dir{{Path: "relative"}, {Path: "/not/../clean"}, {Path: "/no\xffutf"}, {Path: "/x", Mode: 7},
 		{Path: "/" + strings.Repeat("x", maxPath)}}
 	for _, d := range bad {

@@ -7,8 +7,6 @@ import (
 	"log/slog"
 	"sync"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 const (
@@ -41,8 +39,8 @@ type Config struct {
 	// too low for all that is tracked, figures grow older than the period.
 	Budget int
 	Log    *slog.Logger
-	// Registerer gets the metrics.
-	Registerer prometheus.Registerer
+	// Metrics are counted.
+	Metrics Metrics
 
 	// Tests set these.
 	launch       launcher
@@ -55,7 +53,7 @@ type Config struct {
 // The program must call RunChild first of all, since the children are of its own binary.
 type Measurer struct {
 	config  Config
-	metrics *metrics
+	metrics *Metrics
 	// tracked has one token when Track has changed what is wanted.
 	tracked chan struct{}
 	events  chan event
@@ -95,12 +93,13 @@ func New(c Config) *Measurer {
 	}
 	m := &Measurer{
 		config:       c,
+		metrics:      &c.Metrics,
 		tracked:      make(chan struct{}, 1),
 		events:       make(chan event),
 		stopped:      make(chan struct{}),
 		measurements: map[Dir]Measurement{},
 	}
-	m.metrics = newMetrics(c.Registerer, m.oldest)
+	m.metrics.begin()
 	return m
 }
 
@@ -196,8 +195,8 @@ func (m *Measurer) set(d Dir, f *Measurement) {
 	}
 }
 
-// oldest is the age of the oldest figure, in seconds.
-func (m *Measurer) oldest() float64 {
+// Oldest is the age of the oldest figure, in seconds.
+func (m *Measurer) Oldest() float64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
