@@ -6,9 +6,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/diskusage"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
 )
+
+// RunChild is what a program that contains evictor calls first of all. If the process was started to measure directories
+// for evictor, it does so, and returns true when the program is to end.
+func RunChild() bool { return diskusage.RunChild() }
 
 // Command returns the command line of evictor.
 func Command() *cobra.Command { return Definition().Command() }

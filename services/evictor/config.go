@@ -34,7 +34,8 @@ func KubeletFields() []string {
 	return []string{
 		"cgroupRoot", "enforceNodeAllocatable", "evictionHard", "evictionMaxPodGracePeriod", "evictionMinimumReclaim",
 		"evictionPressureTransitionPeriod", "evictionSoft", "evictionSoftGracePeriod", "featureGates",
-		"localStorageCapacityIsolation", "node.rootDir", "volumeStatsAggPeriod",
+		"localStorageCapacityIsolation", "node.rootDir", "podLogsDir",
+		"volumeStatsAggPeriod",
 	}
 }
 

@@ -6,10 +6,12 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	statsv1 "github.com/microlet/microlet/proto/microlet/stats/v1"
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/evictor/internal/manager"
+	"github.com/microlet/microlet/services/evictor/internal/measurement"
 	"github.com/microlet/microlet/services/evictor/internal/node"
 	"github.com/microlet/microlet/services/evictor/internal/oomwatch"
 	"github.com/microlet/microlet/services/evictor/internal/pods"
@@ -17,9 +19,11 @@ import (
 	"github.com/microlet/microlet/services/evictor/internal/report"
 	"github.com/microlet/microlet/services/evictor/internal/threshold"
 	"github.com/microlet/microlet/services/evictor/internal/usage"
+	"github.com/microlet/microlet/services/internal/diskusage"
 	"github.com/microlet/microlet/services/internal/eventref"
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/outbox"
+	"github.com/microlet/microlet/services/internal/podfolders"
 	"github.com/microlet/microlet/services/internal/service"
 )
 
@@ -52,6 +56,11 @@ func Run(ctx context.Context, cfg Config) error {
 	options := cfg.manager(s, peers, thresholds)
 	options.Node = node.New(peers.podsync, peers.imagegc, events, eventref.Node(cfg.Service.NodeName))
 	options.Report = entry.Put
+	measurer := measurement.New(podfolders.Layout{
+		Root: cfg.Kubelet.Node.RootDir, Logs: cfg.Kubelet.Kubelet.PodLogsDir,
+	}, runtimeapi.NewRuntimeServiceClient(peers.cri), (&diskusage.Walker{}).Walk)
+	options.Measure = measurer
+	s.Go("measurements", measurer.Run)
 	s.Go("manager", func(ctx context.Context) error {
 		before := entry.Before(ctx, busPatience, s.Pulse.Turn)
 		s.Ready(fmt.Sprintf("watching %d thresholds", len(thresholds)))

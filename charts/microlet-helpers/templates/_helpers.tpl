@@ -48,6 +48,7 @@ stats:
   os-release: {path: /etc/os-release, type: File}
 evictor:
   images: {path: {{ .Values.runtimeRootDir }}}
+  pod-logs: {path: {{ .Values.podLogsDir }}}
   cgroups: {path: /sys/fs/cgroup}
   root: {path: {{ .Values.rootDir }}, propagation: HostToContainer}
 nodeapi:

@@ -28,6 +28,14 @@ import (
 	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
 
+// TestMain has the test's binary measure folders, since the children are of this binary.
+func TestMain(m *testing.M) {
+	if evictor.RunChild() {
+		return
+	}
+	m.Run()
+}
+
 // patience is how long anything may take on a busy machine.
 const patience = time.Minute
 

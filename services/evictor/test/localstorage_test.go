@@ -3,6 +3,8 @@ package test
 import (
 	"context"
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -57,13 +59,29 @@ func (n *node) tellLimited(uid string) {
 	n.statuses.Complete()
 }
 
-// A pod that exceeds the limit of its volume goes, without a disruption: it is its own doing.
+// fill writes to the volume of a pod.
+func (n *node) fill(uid string, bytes int) {
+	n.t.Helper()
+	dir := filepath.Join(n.cfg.Kubelet.Node.RootDir, "pods", uid, "volumes", "kubernetes.io~empty-dir", "scratch")
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		n.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "file"), make([]byte, bytes), 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// A pod that exceeds the limit of its volume goes, without a disruption: it is its own doing. What stats says of a pod
+// is not enough.
 func TestAPodThatExceedsItsStorageIsEvicted(t *testing.T) {
 	n := newNode(t, nil)
-	stats := &fakeStats{used: map[string]uint64{"below": 1 << 20, "above": 1<<20 + 1}}
+	stats := &fakeStats{used: map[string]uint64{"below": 1 << 20, "above": 1<<20 + 1, "accused": 1 << 40}}
+	n.fill("above", 2<<20)
+	n.fill("accused", 1<<19)
 	t.Cleanup(n.Serve(n.cfg.Service.Socket(role.Stats),
 		func(s *grpc.Server) { statsv1.RegisterStatsServiceServer(s, stats) }))
 	n.tellLimited("below")
+	n.tellLimited("accused")
 	n.tellLimited("above")
 	n.start()
 	proctest.Await(t, patience, "the eviction", func() bool { return len(n.asked()) > 0 })
@@ -74,5 +92,8 @@ func TestAPodThatExceedsItsStorageIsEvicted(t *testing.T) {
 	if len(n.evicted) != 1 || r.GetPodUid() != "above" || r.GetGracePeriodSeconds() != 1 || r.GetDisruptionTarget() ||
 		r.GetMessage() != "Usage of EmptyDir volume \"scratch\" exceeds the limit \"1Mi\". " {
 		t.Errorf("asked for %v", n.evicted)
+	}
+	if l := r.GetExceededLimit(); l.GetEmptyDir() != "scratch" || l.GetUsedBytes() < 2<<20 {
+		t.Errorf("for the limit %v", l)
 	}
 }

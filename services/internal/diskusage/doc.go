@@ -17,6 +17,8 @@
 // answers: a walk through a large directory, or through many, takes longer than a period. The sums are those of du:
 // allocated blocks, and a file with several hard links counts once.
 //
+// A Walker measures directories once, in a child of the same kind without a budget.
+//
 // Project quotas are not read. The kubelet uses them only for pods in a user namespace, behind a gate, and the
 // kernel shows them only to a process with CAP_SYS_ADMIN.
 package diskusage

@@ -1317,8 +1317,10 @@ type EvictRequest struct {
 	Annotations map[string]string `protobuf:"bytes,4,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// The pod gets the condition DisruptionTarget with the reason TerminationByKubelet and the message.
 	DisruptionTarget bool `protobuf:"varint,5,opt,name=disruption_target,json=disruptionTarget,proto3" json:"disruption_target,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// The limit of local storage that the pod exceeds; none if the node is short of a resource.
+	ExceededLimit *ExceededLimit `protobuf:"bytes,6,opt,name=exceeded_limit,json=exceededLimit,proto3" json:"exceeded_limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EvictRequest) Reset() {
@@ -1386,6 +1388,78 @@ func (x *EvictRequest) GetDisruptionTarget() bool {
 	return false
 }
 
+func (x *EvictRequest) GetExceededLimit() *ExceededLimit {
+	if x != nil {
+		return x.ExceededLimit
+	}
+	return nil
+}
+
+// ExceededLimit is a limit of local storage. It is that of an emptyDir volume, of a container, or, if neither is named,
+// the sum of the containers' limits. podsync has the pod's limits from its source and compares them itself.
+type ExceededLimit struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name of an emptyDir volume with a sizeLimit.
+	EmptyDir string `protobuf:"bytes,1,opt,name=empty_dir,json=emptyDir,proto3" json:"empty_dir,omitempty"`
+	// The name of a container with a limit of ephemeral-storage.
+	Container string `protobuf:"bytes,2,opt,name=container,proto3" json:"container,omitempty"`
+	// What is used of it, as evictor has measured it.
+	UsedBytes     int64 `protobuf:"varint,3,opt,name=used_bytes,json=usedBytes,proto3" json:"used_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExceededLimit) Reset() {
+	*x = ExceededLimit{}
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExceededLimit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExceededLimit) ProtoMessage() {}
+
+func (x *ExceededLimit) ProtoReflect() protoreflect.Message {
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExceededLimit.ProtoReflect.Descriptor instead.
+func (*ExceededLimit) Descriptor() ([]byte, []int) {
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ExceededLimit) GetEmptyDir() string {
+	if x != nil {
+		return x.EmptyDir
+	}
+	return ""
+}
+
+func (x *ExceededLimit) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+func (x *ExceededLimit) GetUsedBytes() int64 {
+	if x != nil {
+		return x.UsedBytes
+	}
+	return 0
+}
+
 // EvictResponse says that the containers of the pod have stopped.
 type EvictResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1395,7 +1469,7 @@ type EvictResponse struct {
 
 func (x *EvictResponse) Reset() {
 	*x = EvictResponse{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[21]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1407,7 +1481,7 @@ func (x *EvictResponse) String() string {
 func (*EvictResponse) ProtoMessage() {}
 
 func (x *EvictResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[21]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1420,7 +1494,7 @@ func (x *EvictResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvictResponse.ProtoReflect.Descriptor instead.
 func (*EvictResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{21}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{22}
 }
 
 // RemoveDeadContainersRequest requests the removal of containers that have ended.
@@ -1432,7 +1506,7 @@ type RemoveDeadContainersRequest struct {
 
 func (x *RemoveDeadContainersRequest) Reset() {
 	*x = RemoveDeadContainersRequest{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[22]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1444,7 +1518,7 @@ func (x *RemoveDeadContainersRequest) String() string {
 func (*RemoveDeadContainersRequest) ProtoMessage() {}
 
 func (x *RemoveDeadContainersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[22]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1457,7 +1531,7 @@ func (x *RemoveDeadContainersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveDeadContainersRequest.ProtoReflect.Descriptor instead.
 func (*RemoveDeadContainersRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{22}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{23}
 }
 
 // RemoveDeadContainersResponse says how many containers were removed.
@@ -1470,7 +1544,7 @@ type RemoveDeadContainersResponse struct {
 
 func (x *RemoveDeadContainersResponse) Reset() {
 	*x = RemoveDeadContainersResponse{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[23]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1482,7 +1556,7 @@ func (x *RemoveDeadContainersResponse) String() string {
 func (*RemoveDeadContainersResponse) ProtoMessage() {}
 
 func (x *RemoveDeadContainersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[23]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1495,7 +1569,7 @@ func (x *RemoveDeadContainersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveDeadContainersResponse.ProtoReflect.Descriptor instead.
 func (*RemoveDeadContainersResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{23}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RemoveDeadContainersResponse) GetRemoved() int32 {
@@ -1517,7 +1591,7 @@ type GetVolumeStatsRequest struct {
 
 func (x *GetVolumeStatsRequest) Reset() {
 	*x = GetVolumeStatsRequest{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[24]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1529,7 +1603,7 @@ func (x *GetVolumeStatsRequest) String() string {
 func (*GetVolumeStatsRequest) ProtoMessage() {}
 
 func (x *GetVolumeStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[24]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1542,7 +1616,7 @@ func (x *GetVolumeStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetVolumeStatsRequest.ProtoReflect.Descriptor instead.
 func (*GetVolumeStatsRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{24}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GetVolumeStatsRequest) GetPodUid() string {
@@ -1574,7 +1648,7 @@ type GetVolumeStatsResponse struct {
 
 func (x *GetVolumeStatsResponse) Reset() {
 	*x = GetVolumeStatsResponse{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[25]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1586,7 +1660,7 @@ func (x *GetVolumeStatsResponse) String() string {
 func (*GetVolumeStatsResponse) ProtoMessage() {}
 
 func (x *GetVolumeStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[25]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1599,7 +1673,7 @@ func (x *GetVolumeStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetVolumeStatsResponse.ProtoReflect.Descriptor instead.
 func (*GetVolumeStatsResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{25}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *GetVolumeStatsResponse) GetCapacityBytes() uint64 {
@@ -1656,7 +1730,7 @@ type Runtime_Condition struct {
 
 func (x *Runtime_Condition) Reset() {
 	*x = Runtime_Condition{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[26]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1668,7 +1742,7 @@ func (x *Runtime_Condition) String() string {
 func (*Runtime_Condition) ProtoMessage() {}
 
 func (x *Runtime_Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[26]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1717,7 +1791,7 @@ type Runtime_Handler struct {
 
 func (x *Runtime_Handler) Reset() {
 	*x = Runtime_Handler{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[27]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1729,7 +1803,7 @@ func (x *Runtime_Handler) String() string {
 func (*Runtime_Handler) ProtoMessage() {}
 
 func (x *Runtime_Handler) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[27]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1780,7 +1854,7 @@ type CSIDrivers_Driver struct {
 
 func (x *CSIDrivers_Driver) Reset() {
 	*x = CSIDrivers_Driver{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[30]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1792,7 +1866,7 @@ func (x *CSIDrivers_Driver) String() string {
 func (*CSIDrivers_Driver) ProtoMessage() {}
 
 func (x *CSIDrivers_Driver) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[30]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1929,16 +2003,22 @@ const file_microlet_podsync_v1_podsync_proto_rawDesc = "" +
 	"\bLocalPod\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
-	"\x03uid\x18\x03 \x01(\tR\x03uid\"\xb6\x02\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid\"\x81\x03\n" +
 	"\fEvictRequest\x12\x17\n" +
 	"\apod_uid\x18\x01 \x01(\tR\x06podUid\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x120\n" +
 	"\x14grace_period_seconds\x18\x03 \x01(\x03R\x12gracePeriodSeconds\x12T\n" +
 	"\vannotations\x18\x04 \x03(\v22.microlet.podsync.v1.EvictRequest.AnnotationsEntryR\vannotations\x12+\n" +
-	"\x11disruption_target\x18\x05 \x01(\bR\x10disruptionTarget\x1a>\n" +
+	"\x11disruption_target\x18\x05 \x01(\bR\x10disruptionTarget\x12I\n" +
+	"\x0eexceeded_limit\x18\x06 \x01(\v2\".microlet.podsync.v1.ExceededLimitR\rexceededLimit\x1a>\n" +
 	"\x10AnnotationsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x0f\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"i\n" +
+	"\rExceededLimit\x12\x1b\n" +
+	"\tempty_dir\x18\x01 \x01(\tR\bemptyDir\x12\x1c\n" +
+	"\tcontainer\x18\x02 \x01(\tR\tcontainer\x12\x1d\n" +
+	"\n" +
+	"used_bytes\x18\x03 \x01(\x03R\tusedBytes\"\x0f\n" +
 	"\rEvictResponse\"\x1d\n" +
 	"\x1bRemoveDeadContainersRequest\"8\n" +
 	"\x1cRemoveDeadContainersResponse\x12\x18\n" +
@@ -1993,7 +2073,7 @@ func file_microlet_podsync_v1_podsync_proto_rawDescGZIP() []byte {
 }
 
 var file_microlet_podsync_v1_podsync_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_microlet_podsync_v1_podsync_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_microlet_podsync_v1_podsync_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_microlet_podsync_v1_podsync_proto_goTypes = []any{
 	(PodSource)(0),                       // 0: microlet.podsync.v1.PodSource
 	(ContainerState)(0),                  // 1: microlet.podsync.v1.ContainerState
@@ -2019,61 +2099,63 @@ var file_microlet_podsync_v1_podsync_proto_goTypes = []any{
 	(*ListLocalPodsResponse)(nil),        // 21: microlet.podsync.v1.ListLocalPodsResponse
 	(*LocalPod)(nil),                     // 22: microlet.podsync.v1.LocalPod
 	(*EvictRequest)(nil),                 // 23: microlet.podsync.v1.EvictRequest
-	(*EvictResponse)(nil),                // 24: microlet.podsync.v1.EvictResponse
-	(*RemoveDeadContainersRequest)(nil),  // 25: microlet.podsync.v1.RemoveDeadContainersRequest
-	(*RemoveDeadContainersResponse)(nil), // 26: microlet.podsync.v1.RemoveDeadContainersResponse
-	(*GetVolumeStatsRequest)(nil),        // 27: microlet.podsync.v1.GetVolumeStatsRequest
-	(*GetVolumeStatsResponse)(nil),       // 28: microlet.podsync.v1.GetVolumeStatsResponse
-	(*Runtime_Condition)(nil),            // 29: microlet.podsync.v1.Runtime.Condition
-	(*Runtime_Handler)(nil),              // 30: microlet.podsync.v1.Runtime.Handler
-	nil,                                  // 31: microlet.podsync.v1.Capacity.CapacityEntry
-	nil,                                  // 32: microlet.podsync.v1.Capacity.AllocatableEntry
-	(*CSIDrivers_Driver)(nil),            // 33: microlet.podsync.v1.CSIDrivers.Driver
-	nil,                                  // 34: microlet.podsync.v1.CSIDrivers.Driver.TopologyEntry
-	nil,                                  // 35: microlet.podsync.v1.EvictRequest.AnnotationsEntry
-	(*timestamppb.Timestamp)(nil),        // 36: google.protobuf.Timestamp
+	(*ExceededLimit)(nil),                // 24: microlet.podsync.v1.ExceededLimit
+	(*EvictResponse)(nil),                // 25: microlet.podsync.v1.EvictResponse
+	(*RemoveDeadContainersRequest)(nil),  // 26: microlet.podsync.v1.RemoveDeadContainersRequest
+	(*RemoveDeadContainersResponse)(nil), // 27: microlet.podsync.v1.RemoveDeadContainersResponse
+	(*GetVolumeStatsRequest)(nil),        // 28: microlet.podsync.v1.GetVolumeStatsRequest
+	(*GetVolumeStatsResponse)(nil),       // 29: microlet.podsync.v1.GetVolumeStatsResponse
+	(*Runtime_Condition)(nil),            // 30: microlet.podsync.v1.Runtime.Condition
+	(*Runtime_Handler)(nil),              // 31: microlet.podsync.v1.Runtime.Handler
+	nil,                                  // 32: microlet.podsync.v1.Capacity.CapacityEntry
+	nil,                                  // 33: microlet.podsync.v1.Capacity.AllocatableEntry
+	(*CSIDrivers_Driver)(nil),            // 34: microlet.podsync.v1.CSIDrivers.Driver
+	nil,                                  // 35: microlet.podsync.v1.CSIDrivers.Driver.TopologyEntry
+	nil,                                  // 36: microlet.podsync.v1.EvictRequest.AnnotationsEntry
+	(*timestamppb.Timestamp)(nil),        // 37: google.protobuf.Timestamp
 }
 var file_microlet_podsync_v1_podsync_proto_depIdxs = []int32{
 	0,  // 0: microlet.podsync.v1.Pod.source:type_name -> microlet.podsync.v1.PodSource
 	1,  // 1: microlet.podsync.v1.Container.state:type_name -> microlet.podsync.v1.ContainerState
-	36, // 2: microlet.podsync.v1.Container.started:type_name -> google.protobuf.Timestamp
+	37, // 2: microlet.podsync.v1.Container.started:type_name -> google.protobuf.Timestamp
 	4,  // 3: microlet.podsync.v1.PodStatus.containers:type_name -> microlet.podsync.v1.Container
-	29, // 4: microlet.podsync.v1.Runtime.runtime_ready:type_name -> microlet.podsync.v1.Runtime.Condition
-	29, // 5: microlet.podsync.v1.Runtime.network_ready:type_name -> microlet.podsync.v1.Runtime.Condition
-	30, // 6: microlet.podsync.v1.Runtime.handlers:type_name -> microlet.podsync.v1.Runtime.Handler
-	31, // 7: microlet.podsync.v1.Capacity.capacity:type_name -> microlet.podsync.v1.Capacity.CapacityEntry
-	32, // 8: microlet.podsync.v1.Capacity.allocatable:type_name -> microlet.podsync.v1.Capacity.AllocatableEntry
-	33, // 9: microlet.podsync.v1.CSIDrivers.drivers:type_name -> microlet.podsync.v1.CSIDrivers.Driver
+	30, // 4: microlet.podsync.v1.Runtime.runtime_ready:type_name -> microlet.podsync.v1.Runtime.Condition
+	30, // 5: microlet.podsync.v1.Runtime.network_ready:type_name -> microlet.podsync.v1.Runtime.Condition
+	31, // 6: microlet.podsync.v1.Runtime.handlers:type_name -> microlet.podsync.v1.Runtime.Handler
+	32, // 7: microlet.podsync.v1.Capacity.capacity:type_name -> microlet.podsync.v1.Capacity.CapacityEntry
+	33, // 8: microlet.podsync.v1.Capacity.allocatable:type_name -> microlet.podsync.v1.Capacity.AllocatableEntry
+	34, // 9: microlet.podsync.v1.CSIDrivers.drivers:type_name -> microlet.podsync.v1.CSIDrivers.Driver
 	22, // 10: microlet.podsync.v1.RunPodResponse.pod:type_name -> microlet.podsync.v1.LocalPod
 	2,  // 11: microlet.podsync.v1.RunPodResponse.outcome:type_name -> microlet.podsync.v1.RunPodResponse.Outcome
 	22, // 12: microlet.podsync.v1.RemovePodResponse.pod:type_name -> microlet.podsync.v1.LocalPod
 	22, // 13: microlet.podsync.v1.GetLocalPodResponse.pod:type_name -> microlet.podsync.v1.LocalPod
 	22, // 14: microlet.podsync.v1.ListLocalPodsResponse.pods:type_name -> microlet.podsync.v1.LocalPod
-	35, // 15: microlet.podsync.v1.EvictRequest.annotations:type_name -> microlet.podsync.v1.EvictRequest.AnnotationsEntry
-	34, // 16: microlet.podsync.v1.CSIDrivers.Driver.topology:type_name -> microlet.podsync.v1.CSIDrivers.Driver.TopologyEntry
-	10, // 17: microlet.podsync.v1.PodsyncService.GetHealth:input_type -> microlet.podsync.v1.GetHealthRequest
-	12, // 18: microlet.podsync.v1.PodsyncService.WakePod:input_type -> microlet.podsync.v1.WakePodRequest
-	14, // 19: microlet.podsync.v1.PodsyncService.RunPod:input_type -> microlet.podsync.v1.RunPodRequest
-	16, // 20: microlet.podsync.v1.PodsyncService.RemovePod:input_type -> microlet.podsync.v1.RemovePodRequest
-	18, // 21: microlet.podsync.v1.PodsyncService.GetLocalPod:input_type -> microlet.podsync.v1.GetLocalPodRequest
-	20, // 22: microlet.podsync.v1.PodsyncService.ListLocalPods:input_type -> microlet.podsync.v1.ListLocalPodsRequest
-	23, // 23: microlet.podsync.v1.PodsyncService.Evict:input_type -> microlet.podsync.v1.EvictRequest
-	25, // 24: microlet.podsync.v1.PodsyncService.RemoveDeadContainers:input_type -> microlet.podsync.v1.RemoveDeadContainersRequest
-	27, // 25: microlet.podsync.v1.PodsyncService.GetVolumeStats:input_type -> microlet.podsync.v1.GetVolumeStatsRequest
-	11, // 26: microlet.podsync.v1.PodsyncService.GetHealth:output_type -> microlet.podsync.v1.GetHealthResponse
-	13, // 27: microlet.podsync.v1.PodsyncService.WakePod:output_type -> microlet.podsync.v1.WakePodResponse
-	15, // 28: microlet.podsync.v1.PodsyncService.RunPod:output_type -> microlet.podsync.v1.RunPodResponse
-	17, // 29: microlet.podsync.v1.PodsyncService.RemovePod:output_type -> microlet.podsync.v1.RemovePodResponse
-	19, // 30: microlet.podsync.v1.PodsyncService.GetLocalPod:output_type -> microlet.podsync.v1.GetLocalPodResponse
-	21, // 31: microlet.podsync.v1.PodsyncService.ListLocalPods:output_type -> microlet.podsync.v1.ListLocalPodsResponse
-	24, // 32: microlet.podsync.v1.PodsyncService.Evict:output_type -> microlet.podsync.v1.EvictResponse
-	26, // 33: microlet.podsync.v1.PodsyncService.RemoveDeadContainers:output_type -> microlet.podsync.v1.RemoveDeadContainersResponse
-	28, // 34: microlet.podsync.v1.PodsyncService.GetVolumeStats:output_type -> microlet.podsync.v1.GetVolumeStatsResponse
-	26, // [26:35] is the sub-list for method output_type
-	17, // [17:26] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	36, // 15: microlet.podsync.v1.EvictRequest.annotations:type_name -> microlet.podsync.v1.EvictRequest.AnnotationsEntry
+	24, // 16: microlet.podsync.v1.EvictRequest.exceeded_limit:type_name -> microlet.podsync.v1.ExceededLimit
+	35, // 17: microlet.podsync.v1.CSIDrivers.Driver.topology:type_name -> microlet.podsync.v1.CSIDrivers.Driver.TopologyEntry
+	10, // 18: microlet.podsync.v1.PodsyncService.GetHealth:input_type -> microlet.podsync.v1.GetHealthRequest
+	12, // 19: microlet.podsync.v1.PodsyncService.WakePod:input_type -> microlet.podsync.v1.WakePodRequest
+	14, // 20: microlet.podsync.v1.PodsyncService.RunPod:input_type -> microlet.podsync.v1.RunPodRequest
+	16, // 21: microlet.podsync.v1.PodsyncService.RemovePod:input_type -> microlet.podsync.v1.RemovePodRequest
+	18, // 22: microlet.podsync.v1.PodsyncService.GetLocalPod:input_type -> microlet.podsync.v1.GetLocalPodRequest
+	20, // 23: microlet.podsync.v1.PodsyncService.ListLocalPods:input_type -> microlet.podsync.v1.ListLocalPodsRequest
+	23, // 24: microlet.podsync.v1.PodsyncService.Evict:input_type -> microlet.podsync.v1.EvictRequest
+	26, // 25: microlet.podsync.v1.PodsyncService.RemoveDeadContainers:input_type -> microlet.podsync.v1.RemoveDeadContainersRequest
+	28, // 26: microlet.podsync.v1.PodsyncService.GetVolumeStats:input_type -> microlet.podsync.v1.GetVolumeStatsRequest
+	11, // 27: microlet.podsync.v1.PodsyncService.GetHealth:output_type -> microlet.podsync.v1.GetHealthResponse
+	13, // 28: microlet.podsync.v1.PodsyncService.WakePod:output_type -> microlet.podsync.v1.WakePodResponse
+	15, // 29: microlet.podsync.v1.PodsyncService.RunPod:output_type -> microlet.podsync.v1.RunPodResponse
+	17, // 30: microlet.podsync.v1.PodsyncService.RemovePod:output_type -> microlet.podsync.v1.RemovePodResponse
+	19, // 31: microlet.podsync.v1.PodsyncService.GetLocalPod:output_type -> microlet.podsync.v1.GetLocalPodResponse
+	21, // 32: microlet.podsync.v1.PodsyncService.ListLocalPods:output_type -> microlet.podsync.v1.ListLocalPodsResponse
+	25, // 33: microlet.podsync.v1.PodsyncService.Evict:output_type -> microlet.podsync.v1.EvictResponse
+	27, // 34: microlet.podsync.v1.PodsyncService.RemoveDeadContainers:output_type -> microlet.podsync.v1.RemoveDeadContainersResponse
+	29, // 35: microlet.podsync.v1.PodsyncService.GetVolumeStats:output_type -> microlet.podsync.v1.GetVolumeStatsResponse
+	27, // [27:36] is the sub-list for method output_type
+	18, // [18:27] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_microlet_podsync_v1_podsync_proto_init() }
@@ -2087,7 +2169,7 @@ func file_microlet_podsync_v1_podsync_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_microlet_podsync_v1_podsync_proto_rawDesc), len(file_microlet_podsync_v1_podsync_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   33,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

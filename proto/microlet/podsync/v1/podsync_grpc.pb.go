@@ -51,7 +51,7 @@ type PodsyncServiceClient interface {
 	ListLocalPods(ctx context.Context, in *ListLocalPodsRequest, opts ...grpc.CallOption) (*ListLocalPodsResponse, error)
 	// evictor calls Evict. It answers when the containers have stopped, and may be called again for the same pod: the
 	// first message holds, and there is one event. Errors: NOT_FOUND if nothing of the pod is on the node,
-	// FAILED_PRECONDITION if the pod is critical, INVALID_ARGUMENT with the field, and DEADLINE_EXCEEDED if the containers
+	// FAILED_PRECONDITION if the pod is critical or does not exceed the limit, INVALID_ARGUMENT with the field, and DEADLINE_EXCEEDED if the containers
 	// have not stopped in time; they are being stopped all the same.
 	Evict(ctx context.Context, in *EvictRequest, opts ...grpc.CallOption) (*EvictResponse, error)
 	// evictor calls RemoveDeadContainers when a disk is full. It removes the containers of pods that have ended, and of
@@ -178,7 +178,7 @@ type PodsyncServiceServer interface {
 	ListLocalPods(context.Context, *ListLocalPodsRequest) (*ListLocalPodsResponse, error)
 	// evictor calls Evict. It answers when the containers have stopped, and may be called again for the same pod: the
 	// first message holds, and there is one event. Errors: NOT_FOUND if nothing of the pod is on the node,
-	// FAILED_PRECONDITION if the pod is critical, INVALID_ARGUMENT with the field, and DEADLINE_EXCEEDED if the containers
+	// FAILED_PRECONDITION if the pod is critical or does not exceed the limit, INVALID_ARGUMENT with the field, and DEADLINE_EXCEEDED if the containers
 	// have not stopped in time; they are being stopped all the same.
 	Evict(context.Context, *EvictRequest) (*EvictResponse, error)
 	// evictor calls RemoveDeadContainers when a disk is full. It removes the containers of pods that have ended, and of

@@ -6,4 +6,8 @@ import (
 	"github.com/microlet/microlet/services/internal/service"
 )
 
-func main() { service.Main(evictor.Command()) }
+func main() {
+	if !evictor.RunChild() {
+		service.Main(evictor.Command())
+	}
+}

@@ -32,6 +32,10 @@ type Excess struct {
 	Signal string
 	// Message is that of the pod's status and of the event.
 	Message string
+	// EmptyDir or Container name what the limit is of; neither is named if it is the pod's.
+	EmptyDir, Container string
+	// UsedBytes is what is used of it.
+	UsedBytes int64
 }
 
 // Limited says whether the pod has a limit that Check compares with figures.
@@ -86,8 +90,10 @@ func (r Rules) emptyDir(p *v1.Pod, figures *statsapi.PodStats) (Excess, bool) {
 		}
 		limit, taken := v.EmptyDir.SizeLimit, used[v.Name]
 		if limit != nil && limit.Sign() > 0 && taken != nil && taken.Cmp(*limit) > 0 {
-			return Excess{SignalEmptyDir, fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", v.Name,
-				limit.String())}, true
+			return Excess{
+				Signal: SignalEmptyDir, EmptyDir: v.Name, UsedBytes: taken.Value(),
+				Message: fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", v.Name, limit.String()),
+			}, true
 		}
 	}
 	return Excess{}, false
@@ -99,8 +105,11 @@ func (r Rules) pod(p *v1.Pod, figures *statsapi.PodStats) (Excess, bool) {
 	if !limited || taken == nil || taken.Cmp(limit) <= 0 {
 		return Excess{}, false
 	}
-	return Excess{SignalPod, fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ",
-		limit.String())}, true
+	return Excess{
+		Signal: SignalPod, UsedBytes: taken.Value(),
+		Message: fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ",
+			limit.String()),
+	}, true
 }
 
 func (r Rules) container(p *v1.Pod, figures *statsapi.PodStats) (Excess, bool) {
@@ -123,8 +132,10 @@ func (r Rules) container(p *v1.Pod, figures *statsapi.PodStats) (Excess, bool) {
 			taken.Add(*layer)
 		}
 		if taken.Cmp(*limit) > 0 {
-			return Excess{SignalContainer, fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ",
-				c.Name, limit.String())}, true
+			return Excess{
+				Signal: SignalContainer, Container: c.Name, UsedBytes: taken.Value(),
+				Message: fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", c.Name, limit.String()),
+			}, true
 		}
 	}
 	return Excess{}, false

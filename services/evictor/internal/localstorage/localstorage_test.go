@@ -62,11 +62,24 @@ func full() (*v1.Pod, *statsapi.PodStats) {
 }
 
 func TestCheck(t *testing.T) {
-	const disk = "Usage of EmptyDir volume \"disk\" exceeds the limit \"1Mi\". "
-	const memory = "Usage of EmptyDir volume \"memory\" exceeds the limit \"1Mi\". "
-	const pod = "Pod ephemeral local storage usage exceeds the total limit of containers 6Mi. "
-	const main = "Container main exceeded its local ephemeral storage limit \"4Mi\". "
-	const sidecar = "Container sidecar exceeded its local ephemeral storage limit \"2Mi\". "
+	disk := Excess{
+		Signal: SignalEmptyDir, Message: "Usage of EmptyDir volume \"disk\" exceeds the limit \"1Mi\". ", EmptyDir: "disk",
+		UsedBytes: mi + 1,
+	}
+	memory := disk
+	memory.EmptyDir, memory.Message = "memory", "Usage of EmptyDir volume \"memory\" exceeds the limit \"1Mi\". "
+	pod := Excess{
+		Signal: SignalPod, UsedBytes: 6*mi + 1,
+		Message: "Pod ephemeral local storage usage exceeds the total limit of containers 6Mi. ",
+	}
+	main := Excess{
+		Signal: SignalContainer, Container: "main", UsedBytes: 4*mi + 1,
+		Message: "Container main exceeded its local ephemeral storage limit \"4Mi\". ",
+	}
+	sidecar := Excess{
+		Signal: SignalContainer, Container: "sidecar", UsedBytes: 2*mi + 1,
+		Message: "Container sidecar exceeded its local ephemeral storage limit \"2Mi\". ",
+	}
 	for _, test := range []struct {
 		name   string
 		change func(p *v1.Pod, figures *statsapi.PodStats, r *Rules)
@@ -74,9 +87,9 @@ func TestCheck(t *testing.T) {
 	}{
 		{"at every limit", func(*v1.Pod, *statsapi.PodStats, *Rules) {}, Excess{}},
 		{"volume", func(_ *v1.Pod, f *statsapi.PodStats, _ *Rules) { *f.VolumeStats[1].UsedBytes++ },
-			Excess{SignalEmptyDir, disk}},
+			disk},
 		{"volume in memory", func(_ *v1.Pod, f *statsapi.PodStats, _ *Rules) { *f.VolumeStats[2].UsedBytes++ },
-			Excess{SignalEmptyDir, memory}},
+			memory},
 		{"volume in memory that the kernel bounds", func(_ *v1.Pod, f *statsapi.PodStats, r *Rules) {
 			*f.VolumeStats[2].UsedBytes++
 			r.MemoryIsBounded = true
@@ -92,7 +105,7 @@ func TestCheck(t *testing.T) {
 			r.Oldest = now.Add(-59 * time.Second)
 		}, Excess{}},
 		{"pod", func(_ *v1.Pod, f *statsapi.PodStats, _ *Rules) { *f.EphemeralStorage.UsedBytes++ },
-			Excess{SignalPod, pod}},
+			pod},
 		{"pod whose sum lacks a part", func(_ *v1.Pod, f *statsapi.PodStats, _ *Rules) { f.EphemeralStorage.UsedBytes = nil },
 			Excess{}},
 		{"pod without figures", func(_ *v1.Pod, f *statsapi.PodStats, _ *Rules) { *f = statsapi.PodStats{} }, Excess{}},
@@ -100,15 +113,15 @@ func TestCheck(t *testing.T) {
 			*f.VolumeStats[1].UsedBytes++
 			*f.EphemeralStorage.UsedBytes++
 			*f.Containers[0].Logs.UsedBytes++
-		}, Excess{SignalEmptyDir, disk}},
+		}, disk},
 		{"pod before container", func(_ *v1.Pod, f *statsapi.PodStats, _ *Rules) {
 			*f.EphemeralStorage.UsedBytes++
 			*f.Containers[0].Logs.UsedBytes++
-		}, Excess{SignalPod, pod}},
+		}, pod},
 		{"logs of a container", func(_ *v1.Pod, f *statsapi.PodStats, _ *Rules) { *f.Containers[0].Logs.UsedBytes++ },
-			Excess{SignalContainer, main}},
+			main},
 		{"layer of a sidecar", func(_ *v1.Pod, f *statsapi.PodStats, _ *Rules) { *f.Containers[2].Rootfs.UsedBytes++ },
-			Excess{SignalContainer, sidecar}},
+			sidecar},
 		{"layers on another file system", func(_ *v1.Pod, f *statsapi.PodStats, r *Rules) {
 			*f.Containers[0].Rootfs.UsedBytes++
 			r.DedicatedImageFs = true
@@ -116,7 +129,7 @@ func TestCheck(t *testing.T) {
 		{"logs while layers are elsewhere", func(_ *v1.Pod, f *statsapi.PodStats, r *Rules) {
 			*f.Containers[0].Logs.UsedBytes = 4*mi + 1
 			r.DedicatedImageFs = true
-		}, Excess{SignalContainer, main}},
+		}, main},
 		{"container with an old layer", func(_ *v1.Pod, f *statsapi.PodStats, r *Rules) {
 			*f.Containers[0].Rootfs.UsedBytes = 1 << 40
 			f.Containers[0].Rootfs.Time = metav1.NewTime(now.Add(-time.Hour))

@@ -6,7 +6,9 @@ import (
 	"slices"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/microlet/microlet/services/evictor/internal/localstorage"
 	"github.com/microlet/microlet/services/evictor/internal/pods"
@@ -22,6 +24,11 @@ type LocalStorage struct {
 	MemoryIsBounded bool
 	// MaxAge is how old a figure may be. One that is late has the time of stats' answer; see package usage.
 	MaxAge time.Duration
+}
+
+// Measure measures what a pod takes of the disk; see measurement.Measurer. Figures with an error lack a part.
+type Measure interface {
+	Of(ctx context.Context, p *v1.Pod) (*statsapi.PodStats, error)
 }
 
 // violator is a pod that takes more of the disk than it may.
@@ -45,14 +52,51 @@ func (r *round) exceeds(ctx context.Context) bool {
 		if !r.mayEvict() {
 			return false
 		}
-		if r.evict(ctx, v.Signal, localstorage.GracePeriodSeconds, v.candidate()) {
+		excess, exceeds := r.confirm(v)
+		if !exceeds {
+			continue
+		}
+		c := candidate{Pod: v.Pod.Pod, Message: excess.Message, Exceeded: &excess}
+		if r.evict(ctx, excess.Signal, localstorage.GracePeriodSeconds, c) {
 			return true
 		}
 	}
 	return r.repeat(old)
 }
 
-func (v violator) candidate() candidate { return candidate{Pod: v.Pod.Pod, Message: v.Message} }
+// confirm measures the pod, of which so far only stats has said that it exceeds a limit.
+func (r *round) confirm(v violator) (localstorage.Excess, bool) {
+	log := r.log.With(logkey.Pod, v.Namespace+"/"+v.Name, logkey.PodUID, v.UID)
+	figures, err := r.Measure.Of(r.look, v.Pod.Pod)
+	var excess localstorage.Excess
+	found := false
+	if figures != nil {
+		excess, found = r.storageRules(time.Time{}).Check(v.Pod.Pod, figures)
+	}
+	switch {
+	case found:
+	case err != nil:
+		r.Metrics.confirmations.WithLabelValues(unmeasured).Inc()
+		log.Info("a pod that exceeds a limit of local storage is not evicted before it is measured", logkey.Err, err)
+		return localstorage.Excess{}, false
+	default:
+		r.Metrics.confirmations.WithLabelValues(contradicted).Inc()
+		log.Warn("a pod is not evicted, since it does not exceed its limits of local storage although stats says so",
+			logkey.Message, v.Message)
+		return localstorage.Excess{}, false
+	}
+	r.Metrics.confirmations.WithLabelValues(confirmed).Inc()
+	return excess, true
+}
+
+func (r *round) storageRules(oldest time.Time) localstorage.Rules {
+	return localstorage.Rules{
+		// Layers count only if they are known to be on the disk of the pods.
+		DedicatedImageFs: r.lay.ImageFs || !r.layoutKnown,
+		MemoryIsBounded:  r.LocalStorage.MemoryIsBounded,
+		Oldest:           oldest,
+	}
+}
 
 // violators are the oldest first.
 func (r *round) violators() (all []violator) {
@@ -70,12 +114,7 @@ func (r *round) violators() (all []violator) {
 		// The readings are counted by stats, and its being down is told by its own reports.
 		r.log.Debug("limits of local storage are not all looked at", logkey.Err, err)
 	}
-	rules := localstorage.Rules{
-		// Layers count only if they are known to be on the disk of the pods.
-		DedicatedImageFs: r.lay.ImageFs || !r.layoutKnown,
-		MemoryIsBounded:  r.LocalStorage.MemoryIsBounded,
-		Oldest:           time.Now().Add(-r.LocalStorage.MaxAge),
-	}
+	rules := r.storageRules(time.Now().Add(-r.LocalStorage.MaxAge))
 	for _, p := range limited {
 		f := figures[p.UID]
 		if f == nil {
@@ -101,12 +140,16 @@ func (r *round) repeat(old []violator) bool {
 		return false
 	}
 	r.requests[v.UID] = now
+	excess, exceeds := r.confirm(v)
+	if !exceeds {
+		return false
+	}
 	log := r.log.With(logkey.Pod, v.Namespace+"/"+v.Name, logkey.PodUID, v.UID)
-	log.Info("the eviction of a pod that still runs is asked for again", logkey.Message, v.Message)
+	log.Info("the eviction of a pod that still runs is asked for again", logkey.Message, excess.Message)
 	call, cancel := context.WithTimeout(r.look, callTimeout(localstorage.GracePeriodSeconds))
 	defer cancel()
 	err := r.Node.Evict(call, Eviction{
-		Pod: v.Pod.Pod, Message: v.Message, GraceSeconds: localstorage.GracePeriodSeconds,
+		Pod: v.Pod.Pod, Message: excess.Message, GraceSeconds: localstorage.GracePeriodSeconds, Exceeded: &excess,
 	})
 	if err != nil {
 		log.Warn("the pod has not ended", logkey.Err, err)

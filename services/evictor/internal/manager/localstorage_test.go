@@ -2,6 +2,7 @@ package manager
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
+	"github.com/microlet/microlet/services/evictor/internal/localstorage"
 	"github.com/microlet/microlet/services/evictor/internal/pods"
 	"github.com/microlet/microlet/services/evictor/internal/threshold"
 	"github.com/microlet/microlet/services/evictor/internal/usage"
@@ -33,6 +35,69 @@ func (v *volumes) Of(_ context.Context, all []pods.Pod, _ bool) (usage.Figures, 
 		figures[p.UID] = &statsapi.PodStats{VolumeStats: []statsapi.VolumeStats{{Name: "scratch", FsStats: fs}}}
 	}
 	return figures, nil
+}
+
+// asStatsSays measures what stats has said.
+type asStatsSays struct{ Usage }
+
+func (s asStatsSays) Of(ctx context.Context, p *v1.Pod) (*statsapi.PodStats, error) {
+	figures, err := s.Usage.Of(ctx, []pods.Pod{{Pod: p}}, true)
+	return figures[p.UID], err
+}
+
+// measured has what the volume of a pod takes in truth, by name; a pod that is not in it cannot be measured.
+type measured map[string]uint64
+
+func (m measured) Of(_ context.Context, p *v1.Pod) (*statsapi.PodStats, error) {
+	used, ok := m[p.Name]
+	if !ok {
+		return nil, errors.New("not measured yet")
+	}
+	fs := statsapi.FsStats{Time: metav1.Now(), UsedBytes: &used}
+	return &statsapi.PodStats{VolumeStats: []statsapi.VolumeStats{{Name: "scratch", FsStats: fs}}}, nil
+}
+
+// TestStatsAloneEvictsNobody for a limit: the pod is measured, and podsync is told what of.
+func TestStatsAloneEvictsNobody(t *testing.T) {
+	m, v := newMachine(t), &volumes{used: map[string]uint64{}}
+	for _, pod := range []string{"innocent", "large", "guilty", "evicting"} {
+		m.add(pod, 0, scratch)
+		v.used[pod] = 1 << 40
+	}
+	m.pods[3].Evicting = true // so the bus says
+	o := m.options(low, nil)
+	o.Usage, o.LocalStorage = v, LocalStorage{Enforced: true, MaxAge: time.Minute}
+	o.Measure = measured{"innocent": 1 << 20, "guilty": 1<<20 + 1, "evicting": 0}
+	node := &exceeded{Node: o.Node}
+	o.Node = node
+	m.run(o, Adopted{}, 5*time.Minute, func() {
+		if want := []string{"evict guilty in 1 s"}; !slices.Equal(m.did, want) {
+			t.Errorf("did %q, want %q", m.did, want)
+		}
+		want := localstorage.Excess{
+			Signal: localstorage.SignalEmptyDir, EmptyDir: "scratch", UsedBytes: 1<<20 + 1,
+			Message: "Usage of EmptyDir volume \"scratch\" exceeds the limit \"1Mi\". ",
+		}
+		if len(node.of) != 1 || node.of[0] == nil || *node.of[0] != want {
+			t.Errorf("asked for %+v, want %+v", node.of, want)
+		}
+		for _, result := range []string{confirmed, contradicted, unmeasured} {
+			if testutil.ToFloat64(o.Metrics.confirmations.WithLabelValues(result)) == 0 {
+				t.Errorf("no measurement is counted as %q", result)
+			}
+		}
+	})
+}
+
+// exceeded keeps the limits for which it is asked to evict.
+type exceeded struct {
+	Node
+	of []*localstorage.Excess
+}
+
+func (e *exceeded) Evict(ctx context.Context, eviction Eviction) error {
+	e.of = append(e.of, eviction.Exceeded)
+	return e.Node.Evict(ctx, eviction)
 }
 
 // scratch limits a pod's volume.

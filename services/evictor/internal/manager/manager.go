@@ -16,6 +16,7 @@ import (
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/microlet/microlet/services/evictor/internal/fuse"
+	"github.com/microlet/microlet/services/evictor/internal/localstorage"
 	"github.com/microlet/microlet/services/evictor/internal/pods"
 	"github.com/microlet/microlet/services/evictor/internal/reading"
 	"github.com/microlet/microlet/services/evictor/internal/signal"
@@ -54,6 +55,8 @@ type Eviction struct {
 	Annotations  map[string]string
 	// Disruption gives the pod the condition DisruptionTarget: it goes for the node, not for what it does.
 	Disruption bool
+	// Exceeded is the limit of local storage that the pod exceeds; nil if the node is short of a resource.
+	Exceeded *localstorage.Excess
 }
 
 // ErrRefused says that a pod may not be evicted, or is gone.
@@ -89,7 +92,9 @@ type Options struct {
 	Reader Reader
 	Pods   Pods
 	Usage  Usage
-	Node   Node
+	// Measure measures the one pod that is to be evicted for a limit.
+	Measure Measure
+	Node    Node
 	// Report is given the pressure at each turn.
 	Report func(Pressure)
 	// Turned is called at each turn of the loop.

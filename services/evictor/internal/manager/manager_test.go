@@ -245,6 +245,9 @@ func (m *machine) under(c v1.NodeConditionType) v1.ConditionStatus {
 // run has a manager run for a while. A step is a time.Duration that passes, or a function that looks at the machine or
 // changes it.
 func (m *machine) run(o Options, before Adopted, steps ...any) {
+	if o.Measure == nil {
+		o.Measure = asStatsSays{o.Usage}
+	}
 	synctest.Test(m.t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)

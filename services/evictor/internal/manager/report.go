@@ -60,8 +60,16 @@ func (m *Manager) blind(c v1.NodeConditionType) (s signal.Signal, err error) {
 	return s, err
 }
 
+// Results of the measurement of a pod of which stats says that it exceeds a limit.
+const (
+	confirmed    = "exceeds"
+	contradicted = "does not exceed"
+	unmeasured   = "not measured"
+)
+
 // Metrics of a Manager.
 type Metrics struct {
+	confirmations      *prometheus.CounterVec
 	evictions, skipped *prometheus.CounterVec
 	statsAge           *prometheus.HistogramVec
 	stopped            prometheus.Counter
@@ -82,11 +90,18 @@ func NewMetrics(to prometheus.Registerer) *Metrics {
 			Name: "microlet_evictor_skipped_readings_total",
 			Help: "Readings of an eviction signal that failed or could not be true.",
 		}, []string{"eviction_signal"}),
+		confirmations: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "microlet_evictor_limit_checks_total",
+			Help: "Measurements of pods of which stats says that they exceed a limit of local storage, by what they say.",
+		}, []string{"result"}),
 		stopped: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "microlet_evictor_stopped_evictions_total",
 			Help: "Evictions that were stopped because they followed one another too fast.",
 		}),
 	}
-	to.MustRegister(m.evictions, m.statsAge, m.skipped, m.stopped)
+	for _, result := range []string{confirmed, contradicted, unmeasured} {
+		m.confirmations.WithLabelValues(result)
+	}
+	to.MustRegister(m.evictions, m.statsAge, m.skipped, m.stopped, m.confirmations)
 	return m
 }

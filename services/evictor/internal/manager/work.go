@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/microlet/microlet/services/evictor/internal/fuse"
+	"github.com/microlet/microlet/services/evictor/internal/localstorage"
 	"github.com/microlet/microlet/services/evictor/internal/message"
 	"github.com/microlet/microlet/services/evictor/internal/rank"
 	"github.com/microlet/microlet/services/evictor/internal/signal"
@@ -165,8 +166,9 @@ type candidate struct {
 	*v1.Pod
 	Message     string
 	Annotations map[string]string
-	// Disruption: see Eviction.
+	// Disruption and Exceeded: see Eviction.
 	Disruption bool
+	Exceeded   *localstorage.Excess
 }
 
 // candidates are the pods that have not ended, the first to evict first.
@@ -191,7 +193,7 @@ func (r *round) candidates(s signal.Signal) ([]candidate, error) {
 	all := make([]candidate, len(list))
 	for i, p := range list {
 		text, annotations := message.Of(s.Resource(), p, figures[p.UID], r.due, r.seen)
-		all[i] = candidate{p, text, annotations, true}
+		all[i] = candidate{Pod: p, Message: text, Annotations: annotations, Disruption: true}
 	}
 	return all, nil
 }
@@ -226,6 +228,7 @@ func (r *round) evict(ctx context.Context, because string, grace int64, c candid
 	log.Info("the pod is evicted", logkey.Message, c.Message)
 	err := r.Node.Evict(call, Eviction{
 		Pod: c.Pod, Message: c.Message, GraceSeconds: grace, Annotations: c.Annotations, Disruption: c.Disruption,
+		Exceeded: c.Exceeded,
 	})
 	if errors.Is(err, ErrRefused) {
 		log.Warn("podsync does not evict the pod", logkey.Err, err)

@@ -16,6 +16,7 @@ import (
 
 	imagegcv1 "github.com/microlet/microlet/proto/microlet/imagegc/v1"
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/evictor/internal/localstorage"
 	"github.com/microlet/microlet/services/evictor/internal/manager"
 	"github.com/microlet/microlet/services/evictor/internal/reading"
 	"github.com/microlet/microlet/services/internal/outbox"
@@ -59,12 +60,20 @@ func (n *Node) Evict(ctx context.Context, e manager.Eviction) error {
 	_, err := n.podsync.Evict(ctx, &podsyncv1.EvictRequest{
 		PodUid: string(e.Pod.UID), Message: truncate(e.Message, maxMessage),
 		GracePeriodSeconds: min(e.GraceSeconds, maxGrace), Annotations: annotations, DisruptionTarget: e.Disruption,
+		ExceededLimit: exceeded(e.Exceeded),
 	}, grpc.WaitForReady(true))
 	switch status.Code(err) {
 	case codes.NotFound, codes.FailedPrecondition, codes.InvalidArgument, codes.PermissionDenied, codes.Unimplemented:
 		return fmt.Errorf("%w: %w", manager.ErrRefused, err)
 	}
 	return err // of a call that was cut off, nobody knows what it has done
+}
+
+func exceeded(e *localstorage.Excess) *podsyncv1.ExceededLimit {
+	if e == nil {
+		return nil
+	}
+	return &podsyncv1.ExceededLimit{EmptyDir: e.EmptyDir, Container: e.Container, UsedBytes: e.UsedBytes}
 }
 
 // truncate returns the first bytes of a text, without half a character.

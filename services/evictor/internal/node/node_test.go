@@ -16,6 +16,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/evictor/internal/localstorage"
 	"github.com/microlet/microlet/services/evictor/internal/manager"
 	"github.com/microlet/microlet/services/evictor/internal/reading"
 )
@@ -44,11 +45,15 @@ func TestARefusedEvictionIsToldFromOneThatTakesLong(t *testing.T) {
 		p := &peer{err: status.Error(code, "no")}
 		err := New(p, nil, nil, nil).Evict(t.Context(), manager.Eviction{
 			Pod: &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}, Message: "low", GraceSeconds: 3,
+			Exceeded: &localstorage.Excess{EmptyDir: "v", Container: "c", UsedBytes: 7},
 		})
 		if errors.Is(err, manager.ErrRefused) != refused || (err == nil) != (code == codes.OK) {
 			t.Errorf("%v: %v", code, err)
 		}
 		r := p.asked.(*podsyncv1.EvictRequest)
+		if l := r.GetExceededLimit(); l.GetEmptyDir() != "v" || l.GetContainer() != "c" || l.GetUsedBytes() != 7 {
+			t.Errorf("asked for the limit %v", l)
+		}
 		if r.GetPodUid() != "u" || r.GetMessage() != "low" || r.GetGracePeriodSeconds() != 3 {
 			t.Errorf("asked for %v", r)
 		}

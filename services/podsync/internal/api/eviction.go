@@ -39,7 +39,7 @@ func (s *server) Evict(ctx context.Context, r *podsyncv1.EvictRequest) (*podsync
 	}
 	err := s.evictor.Evict(ctx, podeviction.Request{
 		UID: types.UID(r.GetPodUid()), Message: r.GetMessage(), GraceSeconds: r.GetGracePeriodSeconds(),
-		Annotations: r.GetAnnotations(), DisruptionTarget: r.GetDisruptionTarget(),
+		Annotations: r.GetAnnotations(), DisruptionTarget: r.GetDisruptionTarget(), Limit: limitOf(r.GetExceededLimit()),
 	})
 	code := codes.Internal
 	switch {
@@ -47,12 +47,19 @@ func (s *server) Evict(ctx context.Context, r *podsyncv1.EvictRequest) (*podsync
 		return &podsyncv1.EvictResponse{}, nil
 	case errors.Is(err, podeviction.ErrUnknownPod):
 		code = codes.NotFound
-	case errors.Is(err, podeviction.ErrCritical):
+	case errors.Is(err, podeviction.ErrCritical), errors.Is(err, podeviction.ErrWithinLimit):
 		code = codes.FailedPrecondition
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		code = codes.DeadlineExceeded
 	}
 	return nil, status.Error(code, err.Error())
+}
+
+func limitOf(l *podsyncv1.ExceededLimit) *podeviction.Limit {
+	if l == nil {
+		return nil
+	}
+	return &podeviction.Limit{EmptyDir: l.GetEmptyDir(), Container: l.GetContainer(), UsedBytes: l.GetUsedBytes()}
 }
 
 func checkEvict(r *podsyncv1.EvictRequest) error {

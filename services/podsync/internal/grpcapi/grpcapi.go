@@ -42,7 +42,7 @@ func Register(s *service.Service, o Options) {
 		PLEG:    o.PLEG,
 		Pods:    o.Sources.Local,
 		Mirrors: o.Reports.Mirrors,
-		Evictor: podeviction.New(o.Workers, o.Events, o.Log),
+		Evictor: podeviction.New(o.Workers, o.Events, o.Log, s.Metrics),
 		Dead:    o.Housekeeping,
 		Volumes: o.Resources.Volumes,
 	})

@@ -1,7 +1,7 @@
 // Package podeviction ends a pod because the node is short of a resource.
 //
 // The end has the kubelet's reason, condition and events. A pod gets one event however often its eviction is asked for.
-// A critical, static or mirror pod is never evicted, whoever asks.
+// A critical, static or mirror pod is never evicted, whoever asks. No pod is evicted for a limit that it does not have.
 package podeviction
 
 import (
@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
@@ -51,6 +52,8 @@ type Request struct {
 	Annotations map[string]string
 	// DisruptionTarget gives the pod this condition.
 	DisruptionTarget bool
+	// Limit is what the pod exceeds; nil if the node is short of a resource.
+	Limit *Limit
 }
 
 // Evictor ends pods. It is safe for concurrent use.
@@ -58,15 +61,32 @@ type Evictor struct {
 	workers Workers
 	events  record.EventRecorder
 	log     *slog.Logger
+	refused *prometheus.CounterVec
 
 	mu sync.Mutex
 	// recorded are the pods whose event is recorded.
 	recorded map[types.UID]struct{}
 }
 
-// New returns an Evictor.
-func New(workers Workers, events record.EventRecorder, log *slog.Logger) *Evictor {
-	return &Evictor{workers: workers, events: events, log: log, recorded: map[types.UID]struct{}{}}
+// Labels of the metric of refusals.
+const (
+	refusedCritical = "critical"
+	refusedLimit    = "limit"
+)
+
+// New returns an Evictor, whose metrics it registers.
+func New(workers Workers, events record.EventRecorder, log *slog.Logger, metrics prometheus.Registerer) *Evictor {
+	e := &Evictor{workers: workers, events: events, log: log, recorded: map[types.UID]struct{}{},
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "microlet_podsync_evictions_refused_total",
+			Help: "Evictions that podsync refused: of a critical pod, or for a limit that the pod does not exceed.",
+		}, []string{"reason"}),
+	}
+	for _, reason := range []string{refusedCritical, refusedLimit} {
+		e.refused.WithLabelValues(reason)
+	}
+	metrics.MustRegister(e.refused)
+	return e
 }
 
 // Evict ends the pod and returns when its containers have stopped. It waits half as long again as the grace period, as
@@ -76,8 +96,9 @@ func (e *Evictor) Evict(ctx context.Context, r Request) error {
 	if p == nil {
 		return fmt.Errorf("evict pod %s: %w", r.UID, ErrUnknownPod)
 	}
-	if podutil.IsCritical(p) {
-		return fmt.Errorf("evict pod %s/%s: %w", p.Namespace, p.Name, ErrCritical)
+	if err := e.check(p, r.Limit); err != nil {
+		e.log.Warn("pod is not evicted", logkey.Pod, p.Namespace+"/"+p.Name, logkey.PodUID, p.UID, logkey.Err, err)
+		return fmt.Errorf("evict pod %s/%s: %w", p.Namespace, p.Name, err)
 	}
 	if e.first(r.UID) {
 		e.log.Info("pod is evicted", logkey.Pod, p.Namespace+"/"+p.Name, logkey.PodUID, p.UID, logkey.Message, r.Message)
@@ -90,6 +111,22 @@ func (e *Evictor) Evict(ctx context.Context, r Request) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		e.events.Event(p, v1.EventTypeWarning, "ExceededGracePeriod",
 			"Container runtime did not kill the pod within specified grace period.")
+	}
+	return err
+}
+
+// check returns why the pod may not be evicted.
+func (e *Evictor) check(p *v1.Pod, limit *Limit) error {
+	if podutil.IsCritical(p) {
+		e.refused.WithLabelValues(refusedCritical).Inc()
+		return ErrCritical
+	}
+	if limit == nil {
+		return nil
+	}
+	err := limit.check(p)
+	if err != nil {
+		e.refused.WithLabelValues(refusedLimit).Inc()
 	}
 	return err
 }

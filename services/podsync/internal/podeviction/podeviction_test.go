@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -42,6 +43,10 @@ func (w *workers) Evict(ctx context.Context, _ types.UID, override podstatus.Ove
 	}
 }
 
+func evictor(w *workers, events record.EventRecorder) *Evictor {
+	return New(w, events, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+}
+
 func newPod() *v1.Pod {
 	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "hog", UID: "u"}}
 }
@@ -56,7 +61,7 @@ func request() Request {
 func TestAPodEndsAsUnderTheKubeletAndHasOneEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, events := &workers{pod: newPod(), takes: time.Second}, record.NewFakeRecorder(10)
-		e := New(w, events, slog.New(slog.DiscardHandler))
+		e := evictor(w, events)
 		for range 2 {
 			if err := e.Evict(t.Context(), request()); err != nil {
 				t.Fatal(err)
@@ -78,7 +83,7 @@ func TestAPodWithoutTheConditionIsOneOfLocalStorage(t *testing.T) {
 	w := &workers{pod: newPod()}
 	r := request()
 	r.DisruptionTarget, r.GraceSeconds = false, 30
-	if err := New(w, record.NewFakeRecorder(10), slog.New(slog.DiscardHandler)).Evict(t.Context(), r); err != nil {
+	if err := evictor(w, record.NewFakeRecorder(10)).Evict(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
 	if w.override.Condition != nil || w.grace != 30 {
@@ -92,7 +97,7 @@ func TestWhoIsNeverEvicted(t *testing.T) {
 	static.Annotations = map[string]string{"kubernetes.io/config.source": "file"}
 	for _, p := range []*v1.Pod{critical, static} {
 		w, events := &workers{pod: p}, record.NewFakeRecorder(10)
-		err := New(w, events, slog.New(slog.DiscardHandler)).Evict(t.Context(), request())
+		err := evictor(w, events).Evict(t.Context(), request())
 		if !errors.Is(err, ErrCritical) || w.asked != 0 || len(events.Events) != 0 {
 			t.Errorf("%v: %v, asked %d times, %d events", p.Annotations, err, w.asked, len(events.Events))
 		}
@@ -100,7 +105,7 @@ func TestWhoIsNeverEvicted(t *testing.T) {
 	r := request()
 	r.UID = "another"
 	w := &workers{pod: newPod()}
-	if err := New(w, nil, slog.New(slog.DiscardHandler)).Evict(t.Context(), r); !errors.Is(err, ErrUnknownPod) {
+	if err := evictor(w, nil).Evict(t.Context(), r); !errors.Is(err, ErrUnknownPod) {
 		t.Errorf("an unknown pod: %v", err)
 	}
 }
@@ -109,7 +114,7 @@ func TestAPodThatDoesNotEndIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, events := &workers{pod: newPod(), takes: time.Hour}, record.NewFakeRecorder(10)
 		began := time.Now()
-		err := New(w, events, slog.New(slog.DiscardHandler)).Evict(t.Context(), request())
+		err := evictor(w, events).Evict(t.Context(), request())
 		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != 10*time.Second {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}

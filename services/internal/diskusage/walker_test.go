@@ -1,0 +1,56 @@
+package diskusage
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/microlet/microlet/services/internal/testing/proctest"
+)
+
+func TestAWalker(t *testing.T) {
+	top := tree(t)
+	write(t, filepath.Join(top, "volume", "file"), 5000)
+	write(t, filepath.Join(top, "log"), 1)
+	volume, log := Dir{Path: filepath.Join(top, "volume")}, Dir{Path: filepath.Join(top, "log")}
+	gone := Dir{Path: filepath.Join(top, "gone"), Mode: Files}
+	var w Walker
+	got, err := w.Walk(t.Context(), []Dir{volume, gone, log})
+	if err != nil || len(got) != 3 || got[volume].UsedBytes != 8192 || got[log].UsedBytes != 4096 ||
+		got[gone] != (Usage{}) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := w.Walk(t.Context(), []Dir{{Path: "relative"}}); err == nil {
+		t.Error("a path that is none is measured")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := w.Walk(ctx, []Dir{volume}); !errors.Is(err, context.Canceled) {
+		t.Errorf("after the end: %v", err)
+	}
+	proctest.Await(t, patience, "the end of all children", func() bool { return w.children.Load() == 0 })
+}
+
+// TestAWalkerLeavesAChildThatHangsBehind, and no more than a few of them.
+func TestAWalkerLeavesAChildThatHangsBehind(t *testing.T) {
+	hangs, end := fuse(t)
+	w := Walker{hung: 200 * time.Millisecond}
+	for range maxWalkers {
+		if _, err := w.Walk(t.Context(), []Dir{{Path: hangs}}); !errors.Is(err, errHangs) {
+			t.Fatal(err)
+		}
+	}
+	if _, err := w.Walk(t.Context(), []Dir{{Path: tree(t)}}); !errors.Is(err, errBusy) {
+		t.Errorf("with %d children that hang: %v", maxWalkers, err)
+	}
+	end()
+	proctest.Await(t, patience, "the end of the children after that of the file system", func() bool {
+		return w.children.Load() == 0
+	})
+	w.hung = 0
+	if _, err := w.Walk(t.Context(), []Dir{{Path: tree(t)}}); err != nil {
+		t.Error(err)
+	}
+}
