@@ -132,10 +132,10 @@ func (g *generator) seen(spec *v1.Container, c *pod.Container, old *v1.Container
 	if len(old.VolumeMounts) > 0 && old.ContainerID == s.ContainerID {
 		s.VolumeMounts = old.DeepCopy().VolumeMounts
 	}
+	s.RestartCount = max(s.RestartCount, old.RestartCount)
 	if c.State == runtimeapi.ContainerState_CONTAINER_UNKNOWN && old.State.Running != nil {
 		s.RestartCount++
 	}
-	s.RestartCount = max(s.RestartCount, old.RestartCount)
 	if c.Running() && old.State.Terminated != nil && old.RestartCount >= c.RestartCount {
 		// The runtime had forgotten those before, so this one was counted anew.
 		s.RestartCount = old.RestartCount + 1

@@ -300,6 +300,33 @@ func TestRestartCountNeverGoesBack(t *testing.T) {
 	}
 }
 
+// TestRestartCountOfALostContainer: the runtime had forgotten the instances before the one that it has lost now.
+func TestRestartCountOfALostContainer(t *testing.T) {
+	p := testPod("a")
+	p.Status.ContainerStatuses = []v1.ContainerStatus{{
+		Name: "a", RestartCount: 3, State: v1.ContainerState{Running: &v1.ContainerStateRunning{}},
+	}}
+	if got := Generate(p, ready(ctr("1", "a", lost, 0)), inputs()).ContainerStatuses[0].RestartCount; got != 4 {
+		t.Errorf("restart count %d, want 4", got)
+	}
+}
+
+// TestASandboxThatIsNotReadyInitializesNothing: what was made in it says nothing of its successor.
+func TestASandboxThatIsNotReadyInitializesNothing(t *testing.T) {
+	p := testPod("a")
+	p.Spec.InitContainers = []v1.Container{{
+		Name: "s", RestartPolicy: new(v1.ContainerRestartPolicyAlways), StartupProbe: &v1.Probe{},
+	}}
+	st := ready(ctr("2", "a", running, 0), ctr("1", "s", running, 0))
+	if got := Generate(p, st, inputs()).Phase; got != v1.PodRunning {
+		t.Errorf("in the present sandbox: phase %s, want Running", got)
+	}
+	st.Sandboxes[0].Ready = false
+	if got := Generate(p, st, inputs()).Phase; got != v1.PodPending {
+		t.Errorf("in a sandbox that is to be replaced: phase %s, want Pending", got)
+	}
+}
+
 func TestReadinessGates(t *testing.T) {
 	p := testPod("a")
 	p.Spec.ReadinessGates = []v1.PodReadinessGate{{ConditionType: "lb"}}

@@ -125,14 +125,19 @@ func endOf(s *v1.ContainerStatus) *v1.ContainerStateTerminated {
 }
 
 // initialized reports whether a regular container was made in the present sandbox, which takes
-// all init containers to be through.
+// all init containers to be through. A sandbox that is not ready will be replaced, and its successor is
+// initialized anew.
 func (g *generator) initialized() bool {
-	if g.st == nil || len(g.st.Sandboxes) == 0 {
+	if g.st == nil {
+		return false
+	}
+	present := g.st.ReadySandbox()
+	if present == nil {
 		return false
 	}
 	for i := range g.st.Containers {
 		c := &g.st.Containers[i]
-		if c.SandboxID == g.st.Sandboxes[0].ID && hasSpec(g.pod.Spec.Containers, c.Name) {
+		if c.SandboxID == present.ID && hasSpec(g.pod.Spec.Containers, c.Name) {
 			return true
 		}
 	}
