@@ -17,6 +17,12 @@ import (
 // podActionsDifferences are in differences.explained with their reasons.
 var podActionsDifferences = []Difference[situation, podActions]{
 	{Name: "asks the runtime, not the API, which end restarts all", As: runtimeSaysWhatRestartsAll},
+	{Name: "runs an init container again that was killed for memory", As: func(in situation) (situation, bool) {
+		if ending(in.Pod) {
+			return in, false
+		}
+		return outOfMemory(in)
+	}},
 	{Name: "resets before it replaces the sandbox", As: resetsFirst},
 	{Name: "knows the end of a container that was removed", As: remembersEnds},
 	{Name: "takes no container along that has ended for good", As: leavesWhatHasEnded},
@@ -24,6 +30,7 @@ var podActionsDifferences = []Difference[situation, podActions]{
 	{Name: "stops the last container for its probe before the pod", Adjust: stopsTheLastForItsProbe},
 	{Name: "leaves a sandbox that it has stopped", Adjust: leavesStoppedSandboxes},
 	{Name: "stops what is in unknown state with the pod", Adjust: stopsUnknown},
+	{Name: "stops what runs beside a newer instance", Adjust: stopsDoubles},
 	{Name: "does not stop what was never started", Adjust: stopsNothingCreated},
 	{Name: "starts no ephemeral container in a pod that ends", Adjust: startsNothingAtTheEnd},
 	{Name: "starts an ephemeral container that was only created", Adjust: startsCreatedEphemeral},
@@ -257,4 +264,51 @@ func startsEphemeralOnce(in situation, out *podActions) bool {
 		}
 	}
 	return true
+}
+
+// killedForMemory is an exit code that is like 0 in the rules of containers, and a failure elsewhere.
+const killedForMemory = 77
+
+func wasKilledForMemory(spec *v1.Container, c *pod.Container) bool {
+	return c.Name[0] == 'i' && !isSidecar(spec) && exited(c) && c.ExitCode == 0 && c.Reason == "OOMKilled"
+}
+
+// outOfMemory lets the exit code of init containers of which a process was killed for memory say that they have failed.
+func outOfMemory(in situation) (situation, bool) {
+	as, any := in.clone(), false
+	for i := range as.State.Containers {
+		c := &as.State.Containers[i]
+		spec := specOf(&as.Pod.Spec, c.Name)
+		if !wasKilledForMemory(spec, c) {
+			continue
+		}
+		c.ExitCode, any = killedForMemory, true
+		for _, rule := range spec.RestartPolicyRules {
+			if values := &rule.ExitCodes.Values; slices.Contains(*values, 0) && !slices.Contains(*values, killedForMemory) {
+				*values = append(*values, killedForMemory)
+			}
+		}
+	}
+	return as, any
+}
+
+// stopsDoubles stops what runs while its sandbox is kept, and is not the instance that counts.
+func stopsDoubles(in situation, out *podActions) bool {
+	if out.Ends || len(out.Resets) > 0 || sandboxChanged(in) || restartsAll(in) {
+		return false
+	}
+	t, any := newTwin(in), false
+	for i := range in.State.Containers {
+		c := &in.State.Containers[i]
+		counts := in.State.Latest(c.Name)
+		if c.Name[0] == 'i' && counts.SandboxID != in.State.Sandboxes[0].ID {
+			counts = nil
+		}
+		if c.Running() && c != counts {
+			out.Kills = append(out.Kills, t.kill(kubeID(c.ID), c.Name, "", "", nil))
+			any = true
+		}
+	}
+	byID(out.Kills)
+	return any
 }

@@ -54,7 +54,7 @@ func drawSituation(s *Source) situation {
 			drawRestarts(s, &in, name)
 		}
 	}
-	drawReported(s, &in)
+	drawReported(s, &in, &in.Pod.Status)
 	return in
 }
 
@@ -217,9 +217,12 @@ func kubeHash(name, image string) uint64 {
 }
 
 func drawContainerState(s *Source, c *pod.Container, newest bool) {
-	states := []runtimeapi.ContainerState{runtimeapi.ContainerState_CONTAINER_EXITED}
+	running, exited := runtimeapi.ContainerState_CONTAINER_RUNNING, runtimeapi.ContainerState_CONTAINER_EXITED
+	states := []runtimeapi.ContainerState{exited}
+	if !newest && s.Percent(3) {
+		states[0] = running // its start was given up
+	}
 	if newest {
-		running, exited := runtimeapi.ContainerState_CONTAINER_RUNNING, states[0]
 		states = []runtimeapi.ContainerState{running, running, running, exited, exited, exited, exited,
 			runtimeapi.ContainerState_CONTAINER_CREATED, runtimeapi.ContainerState_CONTAINER_UNKNOWN}
 	}
@@ -303,32 +306,31 @@ func drawRestarts(s *Source, in *situation, name string) {
 	}
 }
 
-// drawReported draws the status that the API has of the pod.
-func drawReported(s *Source, in *situation) {
+// drawReported draws a status of the pod as it was reported.
+func drawReported(s *Source, in *situation, r *v1.PodStatus) {
 	for i := range in.Pod.Spec.InitContainers {
-		drawContainerStatus(s, in, in.Pod.Spec.InitContainers[i].Name, &in.Pod.Status.InitContainerStatuses)
+		drawContainerStatus(s, in.Pod.Spec.InitContainers[i].Name, &r.InitContainerStatuses)
 	}
 	for i := range in.Pod.Spec.Containers {
-		drawContainerStatus(s, in, in.Pod.Spec.Containers[i].Name, &in.Pod.Status.ContainerStatuses)
+		drawContainerStatus(s, in.Pod.Spec.Containers[i].Name, &r.ContainerStatuses)
 	}
 	for i := range in.Pod.Spec.EphemeralContainers {
-		drawContainerStatus(s, in, in.Pod.Spec.EphemeralContainers[i].Name, &in.Pod.Status.EphemeralContainerStatuses)
+		drawContainerStatus(s, in.Pod.Spec.EphemeralContainers[i].Name, &r.EphemeralContainerStatuses)
 	}
 	if decide.CouldRestartAll(in.Pod) && s.Percent(15) {
-		in.Pod.Status.Conditions = append(in.Pod.Status.Conditions,
-			v1.PodCondition{Type: v1.AllContainersRestarting, Status: v1.ConditionTrue})
+		r.Conditions = append(r.Conditions, v1.PodCondition{Type: v1.AllContainersRestarting, Status: v1.ConditionTrue})
 	}
-	in.Pod.Status.Phase = v1.PodPending
+	r.Phase = v1.PodPending
 	if s.Percent(50) {
-		in.Pod.Status.Phase = v1.PodRunning
+		r.Phase = v1.PodRunning
 	}
 	if s.Percent(4) {
-		in.Pod.Status.Phase = OneOf(s, v1.PodSucceeded, v1.PodFailed)
+		r.Phase = OneOf(s, v1.PodSucceeded, v1.PodFailed)
 	}
 }
 
 // drawContainerStatus draws what was reported of a container: of an instance that the runtime has, or had.
-func drawContainerStatus(s *Source, in *situation, name string, to *[]v1.ContainerStatus) {
+func drawContainerStatus(s *Source, name string, to *[]v1.ContainerStatus) {
 	kind := OneOf(s, "", "waiting", "running", "terminated")
 	if kind == "" {
 		return
@@ -347,7 +349,9 @@ func drawContainerStatus(s *Source, in *situation, name string, to *[]v1.Contain
 		r.State.Waiting = &v1.ContainerStateWaiting{Reason: OneOf(s, "ContainerCreating", "CrashLoopBackOff")}
 	case "running":
 		r.ContainerID, r.State.Running = id, &v1.ContainerStateRunning{StartedAt: started}
-		r.Ready, r.Started = s.Percent(50), new(s.Percent(50))
+		if name[0] != 'e' { // of these no probe says anything
+			r.Ready, r.Started = s.Percent(50), new(s.Percent(50))
+		}
 	case "terminated":
 		r.ContainerID, r.State.Terminated = id, end()
 	}
