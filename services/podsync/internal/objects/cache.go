@@ -17,8 +17,8 @@ type key struct{ namespace, name string }
 // the version that was read last serves, as under the kubelet, so that containers can be started again in an outage.
 // With a TTL of 0 nothing is held.
 //
-// Requests for one object that come while one is under way share its answer. If the object was invalidated since that one
-// began, they share the answer to the next one, which begins when it has ended: an answer is never older than the
+// Requests for one object that come while one is under way share its answer. If the object was invalidated since that
+// one began, they share the answer to the next one, which begins when it has ended: an answer is never older than the
 // question, and one request is under way at a time.
 type cache[T any] struct {
 	fetch   func(ctx context.Context, namespace, name string) (T, error)

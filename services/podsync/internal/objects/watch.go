@@ -155,8 +155,8 @@ func (w *watches[T]) remove(k key, pod types.UID) {
 	}
 }
 
-// get returns the object as the watch has it. One that is immutable is known to the pods that named it when it was read:
-// it may have been deleted since, and created again.
+// get returns the object as the watch has it. One that is immutable is known to the pods that named it when it was
+// read: it may have been deleted since, and created again.
 func (w *watches[T]) get(k key) answer[T] {
 	w.mu.Lock()
 	defer w.mu.Unlock()

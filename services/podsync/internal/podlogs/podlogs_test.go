@@ -285,7 +285,8 @@ func TestNextRestartCount(t *testing.T) {
 	}
 }
 
-// TestLogsBehindALinkAreNotTouched: a pod that may write to the folder of all logs puts a link in the place of a folder.
+// TestLogsBehindALinkAreNotTouched: a pod that may write to the folder of all logs puts a link in the place of a
+// folder.
 func TestLogsBehindALinkAreNotTouched(t *testing.T) {
 	for what, replaced := range map[string]string{"the container's folder": "ns_a_1/c", "the pod's folder": "ns_a_1"} {
 		t.Run(what, func(t *testing.T) {
