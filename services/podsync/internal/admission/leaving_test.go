@@ -10,7 +10,9 @@ import (
 )
 
 // withPort is a pod that needs a port of the node.
-func withPort(name string, second int) *v1.Pod { return born(onPort(name, "", 80, v1.ProtocolTCP), second) }
+func withPort(name string, second int) *v1.Pod {
+	return born(onPort(name, "", 80, v1.ProtocolTCP), second)
+}
 
 func TestASuccessorWaitsForTheEndOfAPodThatWasRemoved(t *testing.T) {
 	for reason, pods := range map[string][2]*v1.Pod{
