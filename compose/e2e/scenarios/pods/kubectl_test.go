@@ -38,6 +38,28 @@ func TestNodeAPI(t *testing.T) {
 	s := scene.New(t)
 	talks(s)
 	askNodeAPI(s, t)
+	askForRootsLog(s)
+}
+
+// askForRootsLog gives a log to root alone, as CRI-O does with all of them, and asks for it.
+func askForRootsLog(s *scene.Scene) {
+	s.T.Helper()
+	const container = "main"
+	pod := s.Record.View().Pod(s.Namespace, "talk")
+	if pod == nil {
+		s.T.Fatal("no pod talk")
+	}
+	log := filepath.Join(s.PodLogsDir(), fmt.Sprintf("%s_talk_%s", s.Namespace, pod.UID), container, "0.log")
+	var err error
+	if s.OnMachine() {
+		_, err = s.RunOnMachine(s.T.Context(), "chmod", "0600", log)
+	} else {
+		err = os.Chmod(log, 0o600)
+	}
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	s.KubectlPrints("first\nsecond\n", "logs", "talk", "-c", container)
 }
 
 // talks starts the pod whose containers askNodeAPI asks.
