@@ -138,6 +138,12 @@ func TestPorts(t *testing.T) {
 		h.ports(t.Context(), r, k)
 		r.expect(t, "port", c.state, c.text)
 	}
+	line := "   0: 0100007F:%04X 00000000:0000 0A 00000000:00000000 00:00000000 00000000 %d        0 1 1 0 100 0 0 10 0\n"
+	for uid, want := range map[int]State{47108: OK, 0: Failed} {
+		r := &report{}
+		machine(t, map[string]string{"proc/net/tcp": fmt.Sprintf(line, n, uid)}).ports(t.Context(), r, k)
+		r.expect(t, "port", want, "is in use")
+	}
 	r := &report{}
 	k.Kubelet.Address = "192.0.2.1"
 	machine(t, nil).ports(t.Context(), r, k)
