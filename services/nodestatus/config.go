@@ -84,6 +84,7 @@ func (c *Config) settings() node.Settings {
 		LocalStorageCapacityIsolation: *k.Kubelet.LocalStorageCapacityIsolation,
 		MaxImages:                     c.maxImages(),
 		DeclaredFeatures:              k.DeclaredFeatures(),
+		UserNamespace:                 k.FeatureEnabled("KubeletInUserNamespace"),
 		MicroletVersion:               telemetry.Version,
 	}
 }

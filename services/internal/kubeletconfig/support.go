@@ -140,6 +140,7 @@ var readGates = map[string]bool{
 	"ComponentFlagz":      true,
 	"ComponentStatusz":    true,
 	"InPlacePodVerticalScalingMemoryBackedVolumes": true,
+	"KubeletInUserNamespace":                       true,
 	"PodLevelResources":                            true,
 	"RestartAllContainersOnContainerExits":         true,
 

@@ -21,6 +21,8 @@ type Machine struct {
 	OSImage    string
 	// SwapBytes is the swap's size.
 	SwapBytes int64
+	// UserNamespace says that this process, and so the node agent, runs in a user namespace.
+	UserNamespace bool
 }
 
 // Machine reads the machine's identity. What can be read is returned, and the error names the rest.
@@ -56,8 +58,15 @@ func (s Source) Machine() (Machine, error) {
 	if m.SwapBytes, err = s.meminfo("SwapTotal"); err != nil {
 		errs = append(errs, err)
 	}
+	// A kernel without user namespaces has no such file.
+	if users, err := s.read("/proc/self/uid_map"); err == nil {
+		m.UserNamespace = strings.Join(strings.Fields(string(users)), " ") != allUsers
+	}
 	return m, errors.Join(errs...)
 }
+
+// allUsers is how the kernel maps the users of the first user namespace, each to itself; see user_namespaces(7).
+const allUsers = "0 0 4294967295"
 
 // osImage returns PRETTY_NAME of os-release(5), "Linux" when the file does not set it, as the
 // specification says.

@@ -38,6 +38,7 @@ var machineFiles = map[string]string{
 	"/etc/machine-id":                 "abc\n",
 	"/sys/class/dmi/id/product_uuid":  "UUID-1\n",
 	"/proc/sys/kernel/random/boot_id": "boot\n",
+	"/proc/self/uid_map":              "0 0 4294967295\n",
 	"/proc/sys/kernel/osrelease":      "6.18.0\n",
 	"/etc/os-release":                 "NAME=x\nPRETTY_NAME=\"Some Linux 12 (word)\"\n",
 }
@@ -269,6 +270,20 @@ func TestMachine(t *testing.T) {
 	}
 	if err != nil || got != want {
 		t.Errorf("machine = %+v, %v, want %+v", got, err, want)
+	}
+}
+
+// The kernel maps all users of the first namespace to themselves (user_namespaces(7)).
+func TestUserNamespace(t *testing.T) {
+	for users, want := range map[string]bool{
+		"         0          0 4294967295\n":                                   false,
+		"         0       1000          1\n         1     100000      65536\n": true,
+		"         0          0      65536\n":                                   true,
+		"         0          0 4294967294\n4294967294 4294967294          1\n": true,
+	} {
+		if got, _ := tree(t, map[string]string{"/proc/self/uid_map": users}).Machine(); got.UserNamespace != want {
+			t.Errorf("with the users %q, in a user namespace: %v", users, got.UserNamespace)
+		}
 	}
 }
 

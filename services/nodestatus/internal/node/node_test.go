@@ -85,6 +85,17 @@ func TestFirstStatus(t *testing.T) {
 		info.OSImage != "os" || *info.Swap.Capacity != 1024 || info.SystemUUID != "s" {
 		t.Errorf("node info %+v", info)
 	}
+	if info.RunningInUserNamespace != nil {
+		t.Errorf("the node says that it runs in a user namespace or not, without the gate: %v", *info.RunningInUserNamespace)
+	}
+	for _, in := range []bool{false, true} {
+		s, o := s, observed()
+		s.UserNamespace, o.Machine.UserNamespace = true, in
+		n, _, _ := s.Update(n, o, now)
+		if says := n.Status.NodeInfo.RunningInUserNamespace; says == nil || *says != in {
+			t.Errorf("the node says %v of a user namespace, want %v", says, in)
+		}
+	}
 	if h := n.Status.RuntimeHandlers; len(h) != 2 || h[0].Name != "" || !*h[1].Features.UserNamespaces ||
 		*h[1].Features.RecursiveReadOnlyMounts {
 		t.Errorf("runtime handlers %v", h)

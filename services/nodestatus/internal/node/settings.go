@@ -52,6 +52,8 @@ type Settings struct {
 	MaxImages int
 	// DeclaredFeatures are what status.declaredFeatures lists, in the order of their names.
 	DeclaredFeatures []string
+	// UserNamespace is the gate KubeletInUserNamespace: the status says whether the agent runs in a user namespace.
+	UserNamespace bool
 	// MicroletVersion is added to the reported version as build metadata; "" adds none.
 	MicroletVersion string
 }

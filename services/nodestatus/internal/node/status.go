@@ -150,6 +150,11 @@ func (s Settings) setInfo(n *v1.Node, o Observed) {
 	info.OperatingSystem, info.Architecture = runtime.GOOS, runtime.GOARCH
 	info.KubeletVersion = s.version()
 	info.KubeProxyVersion = "" //nolint:staticcheck // deprecated, and cleared as by the kubelet
+	info.RunningInUserNamespace = nil
+	if s.UserNamespace {
+		in := o.Machine.UserNamespace
+		info.RunningInUserNamespace = &in
+	}
 	if o.Machine.SwapBytes > 0 {
 		swap := o.Machine.SwapBytes
 		info.Swap = &v1.NodeSwapStatus{Capacity: &swap}
