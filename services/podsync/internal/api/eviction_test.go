@@ -38,16 +38,21 @@ func (d dead) RemoveDead(context.Context) (int, error) { return d.n, d.err }
 func TestAnEvictionsOutcomeHasItsCode(t *testing.T) {
 	for err, want := range map[error]codes.Code{
 		nil: codes.OK, fmt.Errorf("evict: %w", podeviction.ErrUnknownPod): codes.NotFound,
-		podeviction.ErrCritical: codes.FailedPrecondition, context.DeadlineExceeded: codes.DeadlineExceeded,
-		errors.New("broken"): codes.Internal,
+		podeviction.ErrCritical: codes.FailedPrecondition, podeviction.ErrWithinLimit: codes.FailedPrecondition,
+		context.DeadlineExceeded: codes.DeadlineExceeded,
+		errors.New("broken"):     codes.Internal,
 	} {
 		e := &evictor{err: err}
 		_, got := (&server{evictor: e}).Evict(t.Context(),
-			&podsyncv1.EvictRequest{PodUid: "u", Message: "low", GracePeriodSeconds: 3, DisruptionTarget: true})
+			&podsyncv1.EvictRequest{
+				PodUid: "u", Message: "low", GracePeriodSeconds: 3, DisruptionTarget: true,
+				ExceededLimit: &podsyncv1.ExceededLimit{EmptyDir: "v", Container: "c", UsedBytes: 7},
+			})
 		if status.Code(got) != want {
 			t.Errorf("%v is reported as %v, want code %v", err, got, want)
 		}
-		if r := e.asked[0]; r.UID != "u" || r.Message != "low" || r.GraceSeconds != 3 || !r.DisruptionTarget {
+		if r := e.asked[0]; r.UID != "u" || r.Message != "low" || r.GraceSeconds != 3 || !r.DisruptionTarget ||
+			r.Limit == nil || *r.Limit != (podeviction.Limit{EmptyDir: "v", Container: "c", UsedBytes: 7}) {
 			t.Errorf("asked for %+v", r)
 		}
 	}
