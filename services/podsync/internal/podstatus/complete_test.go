@@ -53,6 +53,21 @@ func TestEphemeralContainers(t *testing.T) {
 	}
 }
 
+// TestTheEndOfAPodEndsItsEphemeralContainers: a status with a container that runs is not reported as the last.
+func TestTheEndOfAPodEndsItsEphemeralContainers(t *testing.T) {
+	s := v1.PodStatus{Phase: v1.PodFailed, EphemeralContainerStatuses: []v1.ContainerStatus{
+		{Name: "shell", State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}},
+		{Name: "trace", State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ErrImagePull"}}},
+	}}
+	final := Terminate(testPod("a"), s, t0).EphemeralContainerStatuses
+	if ended := final[0].State.Terminated; ended == nil || ended.ExitCode != lostExitCode || final[0].Started != nil {
+		t.Errorf("one that is reported to run: %+v", final[0])
+	}
+	if final[1].State.Waiting == nil {
+		t.Errorf("one that never ran: %+v", final[1])
+	}
+}
+
 func TestCountsAndEndsOutliveTheRuntimesMemory(t *testing.T) {
 	p := testPod("a")
 	ended := ctr("1", "a", dead, 3)

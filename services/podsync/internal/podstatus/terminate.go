@@ -23,6 +23,12 @@ func Terminate(p *v1.Pod, s v1.PodStatus, now time.Time) v1.PodStatus {
 	for i := range attempted(final.InitContainerStatuses) {
 		end(&final.InitContainerStatuses[i])
 	}
+	for i := range final.EphemeralContainerStatuses {
+		// One that never ran has not failed. One that seems to run would hold up the end of the pod.
+		if c := &final.EphemeralContainerStatuses[i]; c.State.Running != nil {
+			c.State = lostState()
+		}
+	}
 	if !podutil.IsTerminal(final.Phase) {
 		if podutil.IsStatic(p) { // its mirror pod stays as it is: a static pod starts again when its manifest is back
 			Normalize(p, &final)
@@ -52,10 +58,15 @@ func end(s *v1.ContainerStatus) {
 	s.Ready = s.Ready && s.State.Terminated != nil
 	s.Started = new(false)
 	if s.State.Terminated == nil {
-		s.State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{
-			Reason: reasonStatusUnknown, Message: lostMessage, ExitCode: lostExitCode,
-		}}
+		s.State = lostState()
 	}
+}
+
+// lostState is the end of a container of which nothing is left to say how it ended.
+func lostState() v1.ContainerState {
+	return v1.ContainerState{Terminated: &v1.ContainerStateTerminated{
+		Reason: reasonStatusUnknown, Message: lostMessage, ExitCode: lostExitCode,
+	}}
 }
 
 // wasInitialized reports whether a regular container may ever have been started.
