@@ -17,10 +17,11 @@ import (
 var podStatusDifferences = []Difference[statusInput, v1.PodStatus]{
 	{Name: "asks the runtime, not the API, which end restarts all", As: runtimeSaysWhatRestartedAll},
 	{Name: "keeps the reported end of what is in unknown state", As: keepsReportedEnds},
+	{Name: "takes an init container that was killed for memory as failed", As: outOfMemoryStatus},
 	{Name: "does not say why what was killed for memory waits", As: func(in statusInput) (statusInput, bool) {
 		waiting := maps.Clone(in.Waiting)
 		for _, c := range in.Pod.Spec.InitContainers {
-			if last := in.State.Latest(c.Name); last != nil && wasKilledForMemory(&c, last) &&
+			if last := in.State.Latest(c.Name); last != nil && last.ExitCode == killedForMemory &&
 				!podutil.ContainerShouldRestart(c, in.Pod.Spec, 0) {
 				delete(waiting, c.Name)
 			}
@@ -29,7 +30,6 @@ var podStatusDifferences = []Difference[statusInput, v1.PodStatus]{
 		in.Waiting = waiting
 		return in, any
 	}},
-	{Name: "takes an init container that was killed for memory as failed", As: outOfMemoryStatus},
 	{Name: "lets no ephemeral container wait that has run", As: func(in statusInput) (statusInput, bool) {
 		waiting, before := maps.Clone(in.Waiting), in.old()
 		for _, c := range in.Pod.Spec.EphemeralContainers {
