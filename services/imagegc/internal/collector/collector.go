@@ -6,17 +6,18 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"math/bits"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	retentionv1 "github.com/microlet/microlet/proto/microlet/imageretentionplugin/v1"
 	"github.com/microlet/microlet/services/imagegc/internal/ages"
 	"github.com/microlet/microlet/services/imagegc/internal/imagefs"
 	"github.com/microlet/microlet/services/imagegc/internal/podimages"
 	"github.com/microlet/microlet/services/internal/logkey"
-	"github.com/microlet/microlet/services/internal/outbox"
 	"github.com/microlet/microlet/services/internal/tracing"
 )
 
@@ -60,6 +61,11 @@ type Retention interface {
 	Keep(ctx context.Context, images []*retentionv1.KeepRequest_Image) (ids map[string]bool, err error)
 }
 
+// Events records Kubernetes Events.
+type Events interface {
+	Event(object runtime.Object, eventtype, reason, message string)
+}
+
 // Options of a Collector. All fields but Tracer and the ages' bounds are required.
 type Options struct {
 	Runtime    Runtime
@@ -76,7 +82,7 @@ type Options struct {
 	// Settling is for how long after the start no image goes because of its age, unless MaximumAge is shorter: pods may
 	// be about to use what nobody has used while the node was down. The kubelet waits for MaximumAge.
 	Settling time.Duration
-	Events   outbox.Events
+	Events   Events
 	// Node is what the Events are about.
 	Node *v1.ObjectReference
 	// Tracer begins a trace with each collection; nil if the node does not trace.
@@ -152,7 +158,7 @@ func (c *Collector) Collect(ctx context.Context) (err error) {
 	if percent < c.o.HighThresholdPercent {
 		return nil
 	}
-	wanted := int64(float64(usage.Capacity)*float64(100-c.o.LowThresholdPercent)/100) - int64(usage.Available)
+	wanted := int64(scaled(usage.Capacity, uint64(100-c.o.LowThresholdPercent), 100)) - int64(usage.Available)
 	c.o.Log.Info("image filesystem is above the high threshold; removing unused images", "usedPercent", percent,
 		"high", c.o.HighThresholdPercent, "low", c.o.LowThresholdPercent, "bytes", wanted)
 	removed, err := c.free(ctx, candidates, wanted)
@@ -190,9 +196,16 @@ func (c *Collector) usage(ctx context.Context, root string) (imagefs.Usage, erro
 	return c.o.FileSystem.Usage(ctx, root)
 }
 
-// usedPercent is how much of a file system is used, rounded as the kubelet rounds it.
+// usedPercent is how much of a file system is used, rounded up as by the kubelet.
 func usedPercent(u imagefs.Usage) int {
-	return 100 - int(float64(u.Available)*100/float64(u.Capacity))
+	return 100 - int(scaled(u.Available, 100, u.Capacity))
+}
+
+// scaled is n*by/of, rounded down. It is less than 2^64, though n*by need not be.
+func scaled(n, by, of uint64) uint64 {
+	high, low := bits.Mul64(n, by)
+	quotient, _ := bits.Div64(high, low, of)
+	return quotient
 }
 
 // insufficient is the kubelet's message about a disk that is full of other things.

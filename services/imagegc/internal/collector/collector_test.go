@@ -354,3 +354,16 @@ func TestSize(t *testing.T) {
 		}
 	}
 }
+
+// A filesystem may have more bytes than a float64 has digits.
+func TestALargeFileSystemIsCountedToTheByte(t *testing.T) {
+	w := newWorld()
+	w.capacity, w.other = 8804889115231209, 8804889115231209-10
+	w.stuck["i"] = errors.New("stuck")
+	w.add("i", 10, time.Hour)
+	c, _ := w.collector(func(o *Options) { o.HighThresholdPercent, o.LowThresholdPercent = 50, 49 })
+	err := c.Collect(t.Context())
+	if want := "wanted to free 4490493448767916 bytes"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("error %v, want %q", err, want)
+	}
+}
