@@ -74,6 +74,21 @@ func TestNodeFit(t *testing.T) {
 			message: "Node didn't have enough resource: cpu, requested: 1500, used: 600, capacity: 2000",
 		},
 		{
+			name: "overhead that the node does not know",
+			pod: changed(requesting("p", "example.com/none", "1"), func(p *v1.Pod) {
+				p.Spec.Overhead = list("example.com/none", "2")
+			}),
+			reason:  "OutOfexample.com/none",
+			message: "Node didn't have enough resource: example.com/none, requested: 2, used: 0, capacity: 0",
+		},
+		{
+			name: "its own OS without the label",
+			pod: changed(requesting("p"), func(p *v1.Pod) {
+				p.Spec.NodeSelector = map[string]string{v1.LabelOSStable: "linux"}
+			}),
+			node: func(n *v1.Node) { delete(n.Labels, v1.LabelOSStable) },
+		},
+		{
 			name:    "memory",
 			pod:     requesting("p", "memory", "2Gi"),
 			reason:  "OutOfmemory",

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	resourcehelper "k8s.io/component-helpers/resource"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
@@ -27,6 +28,7 @@ type NodeFit struct{}
 // Admit implements Handler. The order of the checks is the kubelet's, because the first
 // that fails is what the pod shows.
 func (NodeFit) Admit(_ context.Context, a *Attributes) Result {
+	a = withOS(a)
 	if v := systemFits(a.Pod, a.Node); !v.Admitted() {
 		return v
 	}
@@ -51,6 +53,17 @@ func (NodeFit) Admit(_ context.Context, a *Attributes) Result {
 		Message: fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
 			short.name, short.requested, short.used, short.capacity),
 	}
+}
+
+// withOS is a with the label of the node's OS as it is, whatever the API has.
+func withOS(a *Attributes) *Attributes {
+	if a.Node.Labels[v1.LabelOSStable] == runtime.GOOS {
+		return a
+	}
+	changed := *a
+	changed.Node = a.Node.DeepCopy()
+	metav1.SetMetaDataLabel(&changed.Node.ObjectMeta, v1.LabelOSStable, runtime.GOOS)
+	return &changed
 }
 
 // systemFits checks what no preemption could help with, and says so before any.
@@ -102,8 +115,8 @@ func lacks(a *Attributes) []shortage {
 	for _, name := range countedResources(requests) {
 		amount, known := allocatable[name]
 		if !known && isExtended(name) {
-			// It belongs to the cluster, or to a device claim, and not to the node.
-			continue
+			// It belongs to the cluster, or to a device claim, and not to the node. The kubelet counts the overhead even so.
+			requests[name] = a.Pod.Spec.Overhead[name]
 		}
 		requested, capacity := preemption.Amount(name, requests[name]), preemption.Amount(name, amount)
 		if requested > 0 && requested > capacity-used[name] {
