@@ -9,6 +9,7 @@ require (
 	github.com/microlet/microlet/services/internal/testing v0.0.0
 	github.com/spf13/cobra v1.10.2
 	k8s.io/api v0.37.2
+	k8s.io/apimachinery v0.37.2
 	k8s.io/cri-api v0.37.2
 )
 
@@ -29,7 +30,6 @@ require (
 	go.opentelemetry.io/otel/metric v1.45.0 // indirect
 	go.opentelemetry.io/otel/sdk v1.45.0 // indirect
 	go.opentelemetry.io/proto/otlp v1.11.0 // indirect
-	k8s.io/apimachinery v0.37.2 // indirect
 )
 
 require (

@@ -54,6 +54,9 @@ func TestPairs(t *testing.T) {
 			t.Logf("seed %d, %s", *seed, report(name, r, reasons[name], time.Since(began)))
 			if r.failed != nil {
 				p.again(t, *seed, *r.failed)
+				if !t.Failed() {
+					t.Errorf("input %d differs now and then", *r.failed)
+				}
 				return
 			}
 			for _, branch := range p.branches() {
