@@ -89,6 +89,11 @@ func (c *Configurer) PodDNS(p *v1.Pod) (*runtimeapi.DNSConfig, error) {
 	if add := p.Spec.DNSConfig; add != nil {
 		dns.Servers = unique(append(dns.Servers, add.Nameservers...))
 		dns.Searches = unique(append(dns.Searches, add.Searches...))
+		for i, o := range dns.Options {
+			if name, value, _ := strings.Cut(o, ":"); value == "" {
+				dns.Options[i] = name
+			}
+		}
 		for _, o := range add.Options {
 			text := o.Name
 			if o.Value != nil && *o.Value != "" {

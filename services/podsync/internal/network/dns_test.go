@@ -99,6 +99,13 @@ func TestPodDNS(t *testing.T) {
 			},
 			warnings: []string{"p DNSConfigForming"},
 		},
+		"an option without a value, merged": {
+			o: Options{ResolvConf: file(t, "options timeout: attempts:2\n")}, policy: v1.DNSDefault,
+			add: &v1.PodDNSConfig{},
+			want: &runtimeapi.DNSConfig{
+				Servers: []string{}, Searches: []string{}, Options: []string{"timeout", "attempts:2"},
+			},
+		},
 		"no resolv.conf": {
 			o:      Options{NodeIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")}},
 			policy: v1.DNSDefault,
