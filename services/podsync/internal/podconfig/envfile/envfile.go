@@ -45,47 +45,69 @@ func Read(volume, path, name string) (string, error) {
 // Parse returns the variable of that name in the text, as Read does. What stands after it is
 // not looked at.
 func Parse(text, name string) (string, error) {
-	for number := 1; text != ""; {
-		line, rest, _ := strings.Cut(text, "\n")
-		line = strings.TrimLeft(strings.TrimSuffix(line, "\r"), " \t")
+	l := &lines{text: text}
+	for {
+		line, more := l.next()
+		if !more {
+			return "", nil
+		}
+		line = strings.TrimLeft(line, " \t")
 		if line == "" || line[0] == '#' {
-			text, number = rest, number+1
 			continue
 		}
+		number := l.number
 		variable, value, err := assignment(line)
+		switch {
+		case err != nil:
+		case value != "" && (value[0] == ' ' || value[0] == '\t'):
+			value = "" // as in a shell, a blank after = ends the value before it began
+		case value == "" || value[0] != '\'':
+			err = errors.New("the value must stand in single quotes")
+		default:
+			value, err = l.quoted(value[1:])
+		}
 		if err != nil {
 			return "", fmt.Errorf("line %d: %w", number, err)
 		}
-		if value == "" || value[0] == ' ' || value[0] == '\t' {
-			// As in a shell, a blank after = ends the value before it began.
-			if value == "" {
-				return "", fmt.Errorf("line %d: the value must stand in single quotes", number)
-			}
-			if variable == name {
-				return "", nil
-			}
-			text, number = rest, number+1
-			continue
-		}
-		if value[0] != '\'' {
-			return "", fmt.Errorf("line %d: the value must stand in single quotes", number)
-		}
-		// The quoted text may reach beyond the line.
-		_, after, _ := strings.Cut(text, "='")
-		content, after, closed := strings.Cut(after, "'")
-		if !closed {
-			return "", fmt.Errorf("line %d: the quote is never closed", number)
-		}
-		tail, rest, _ := strings.Cut(after, "\n")
-		if tail = strings.Trim(tail, " \t\r"); tail != "" && tail[0] != '#' {
-			return "", fmt.Errorf("line %d: there is something after the closing quote", number)
-		}
 		if variable == name {
-			return strings.ReplaceAll(content, "\r\n", "\n"), nil
+			return value, nil
 		}
-		text, number = rest, number+strings.Count(content, "\n")+1
 	}
-	return "", nil
+}
+
+// lines are those of a text, each without its end: a newline, or a carriage return before it.
+type lines struct {
+	text   string
+	number int
+}
+
+func (l *lines) next() (line string, more bool) {
+	if l.text == "" {
+		return "", false
+	}
+	l.number++
+	line, l.text, _ = strings.Cut(l.text, "\n")
+	return strings.TrimSuffix(line, "\r"), true
+}
+
+// quoted returns the quoted text of which rest is what its first line has. It may reach beyond the line.
+func (l *lines) quoted(rest string) (string, error) {
+	var whole strings.Builder
+	for {
+		part, tail, closed := strings.Cut(rest, "'")
+		whole.WriteString(part)
+		if closed {
+			if tail = strings.TrimLeft(tail, " \t"); tail != "" && tail[0] != '#' {
+				return "", errors.New("there is something after the closing quote")
+			}
+			return whole.String(), nil
+		}
+		whole.WriteByte('\n')
+		var more bool
+		if rest, more = l.next(); !more {
+			return "", errors.New("the quote is never closed")
+		}
+	}
 }
 
 func assignment(line string) (name, value string, err error) {

@@ -43,6 +43,7 @@ LAST='end'`
 		"A=":            "line 1: the value must stand in single quotes",
 		`A="x"`:         "line 1: the value must stand in single quotes",
 		"A='x":          "line 1: the quote is never closed",
+		"A='x'\r\r\n":   "line 1: there is something after the closing quote",
 		"A='x'y":        "line 1: there is something after the closing quote",
 		"M='1\n2'\nA=x": "line 3: the value must stand in single quotes",
 	} {
