@@ -150,14 +150,15 @@ func (r *Runtime) readLogEnd(name string) (string, error) {
 // logEnd returns what the last lines say. If they are not the whole log, the first of them may be the end of one, which
 // is taken for what the container printed.
 func logEnd(data []byte, whole bool) (string, error) {
-	start := len(bytes.TrimSuffix(data, []byte{'\n'}))
-	for range maxMessageLogLines {
+	start := len(data)
+	for range 1 + maxMessageLogLines { // a line without an end is one more, which is read if another is none
 		if start = bytes.LastIndexByte(data[:start], '\n'); start < 0 {
 			break
 		}
 	}
 	var text []byte
 	var format crilog.Format
+	entries := 0
 	for line := range bytes.Lines(data[start+1:]) {
 		if start < 0 && !whole {
 			text, whole = append(text, line...), true
@@ -169,8 +170,13 @@ func logEnd(data []byte, whole bool) (string, error) {
 				return "", err
 			}
 		}
-		if e, err := format(line); err == nil { // the kubelet skips others too
-			text = append(text, e.Text...)
+		e, err := format(line)
+		if err != nil {
+			continue // as in the kubelet
+		}
+		text = append(text, e.Text...)
+		if entries++; entries == maxMessageLogLines {
+			break
 		}
 	}
 	return string(text[max(len(text)-maxMessageLogBytes, 0):]), nil

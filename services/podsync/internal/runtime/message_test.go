@@ -228,6 +228,10 @@ func TestEndOfALog(t *testing.T) {
 		"a line of no log": {logLine("F", "one") + "two\n" + logLine("F", "three"), "one\nthree\n", false},
 		"no log":           {"one\n", "", true},
 		"many lines":       {strings.Repeat(logLine("F", "x"), 100), strings.Repeat("x\n", maxMessageLogLines), false},
+		"many lines and no end of line": {logLine("F", "one") + strings.Repeat(logLine("F", "x"), maxMessageLogLines) +
+			strings.TrimSuffix(logLine("F", "cut"), "\n"), strings.Repeat("x\n", maxMessageLogLines), false},
+		"no end of line in place of a line of no log": {strings.Repeat(logLine("F", "x"), maxMessageLogLines-1) + "two\n" +
+			strings.TrimSuffix(logLine("F", "cut"), "\n"), strings.Repeat("x\n", maxMessageLogLines-1) + "cut", false},
 		"long lines": {strings.Repeat(logLine("F", strings.Repeat("x", 1500)+"y"), 3),
 			strings.Repeat("x", 544) + "y\n" + strings.Repeat("x", 1500) + "y\n", false},
 		"a line that begins before what is read": {logLine("F", long+"y"),

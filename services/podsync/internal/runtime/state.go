@@ -285,6 +285,7 @@ func (r *Runtime) annotate(c *pod.Container) {
 	if text, ok := c.Annotations[labels.ContainerHash]; ok {
 		hash, err := strconv.ParseUint(text, 16, 64)
 		if err != nil {
+			hash = 0 // not the largest, which stands for one out of range
 			r.opts.Log.Warn("container has a broken hash annotation", logkey.Container, c.ID, "value", text)
 		}
 		c.Hash = hash
@@ -292,6 +293,7 @@ func (r *Runtime) annotate(c *pod.Container) {
 	if text, ok := c.Annotations[labels.ContainerRestartCount]; ok {
 		count, err := strconv.ParseInt(text, 10, 32)
 		if err != nil {
+			count = 0
 			r.opts.Log.Warn("container has a broken restart count annotation", logkey.Container, c.ID, "value", text)
 		}
 		c.RestartCount = int32(count)

@@ -99,6 +99,19 @@ func (b *bench) state(uid string) *pod.State {
 	return s
 }
 
+// What is out of range is not the largest number either.
+func TestBrokenAnnotations(t *testing.T) {
+	for _, value := range []string{"", "no number", "-1ffffffffffffffff", "1ffffffffffffffff", "99999999999999999999"} {
+		c := &pod.Container{Annotations: map[string]string{
+			labels.ContainerHash: value, labels.ContainerRestartCount: value,
+		}}
+		newBench(t, Options{}).rt.annotate(c)
+		if c.Hash != 0 || c.RestartCount != 0 {
+			t.Errorf("%q: hash %x, %d restarts; want none", value, c.Hash, c.RestartCount)
+		}
+	}
+}
+
 func TestStateIsNewestFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, Options{})

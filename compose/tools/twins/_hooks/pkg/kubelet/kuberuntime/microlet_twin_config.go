@@ -9,6 +9,7 @@ import (
 	cadvisorapi "github.com/google/cadvisor/lib/model"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -92,3 +93,11 @@ func (twinOS) MkdirAll(string, os.FileMode) error { return nil }
 func (twinOS) Create(string) (*os.File, error) { return nil, nil }
 
 func (twinOS) Chmod(string, os.FileMode) error { return nil }
+
+// Status is convertToKubeContainerStatus, without resources, users and mounts.
+func (t *TwinConfig) Status(ctx context.Context, uid types.UID, status *runtimeapi.ContainerStatus) *kubecontainer.Status {
+	t.m.runtimeName, t.m.actuatedState = "containerd", twinState
+	s := t.m.convertToKubeContainerStatus(ctx, uid, status)
+	s.Resources, s.User, s.Mounts = nil, nil, nil
+	return s
+}
