@@ -288,6 +288,24 @@ func TestServices(t *testing.T) {
 	}
 }
 
+// Two Services can have a variable of the same name. Which of them it is of does not change from start to start.
+func TestServicesWithTheSameVariable(t *testing.T) {
+	index := clientcache.NewIndexer(clientcache.MetaNamespaceKeyFunc, clientcache.Indexers{})
+	for i, name := range []string{"a", "a-service"} {
+		if err := index.Add(&v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
+			Spec: v1.ServiceSpec{ClusterIP: "10.0.0.1", Ports: []v1.ServicePort{{Port: 80 + int32(i)}}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := NewServices(corelisters.NewServiceLister(index), func() bool { return true })
+	for range 50 {
+		got, err := s.Env("ns", true)
+		if err != nil || got["A_SERVICE_PORT"] != "80" || got["A_SERVICE_SERVICE_PORT"] != "81" {
+			t.Fatalf("A_SERVICE_PORT=%s, %v; want that of a", got["A_SERVICE_PORT"], err)
+		}
+	}
+}
+
 // TestAnOutageLeavesWhatIsHeld: with the strategy Cache a container starts again although the apiserver has been away
 // for longer than the TTL, and soon has what is new when it is back. With Get nothing is held.
 func TestAnOutageLeavesWhatIsHeld(t *testing.T) {

@@ -2,7 +2,9 @@ package objects
 
 import (
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -58,8 +60,9 @@ func (s *Services) Env(namespace string, links bool) (map[string]string, error) 
 			chosen[service.Name] = service
 		}
 	}
-	for _, service := range chosen {
-		describe(service, env)
+	// A_SERVICE_PORT is a variable of a and one of a-service: that of the shorter name comes last and stays.
+	for _, name := range slices.Backward(slices.Sorted(maps.Keys(chosen))) {
+		describe(chosen[name], env)
 	}
 	return env, nil
 }
