@@ -45,7 +45,8 @@ var _ = register(Pair[resolving, resolved]{
 	Branches: func(in resolving, out resolved) []string {
 		var did []string
 		for _, part := range []string{"Nameserver limits", "Search Line limits", "MissingClusterDNS for the node",
-			"MissingClusterDNS for the pod", "more than 29 domains", "more than 32 domains", "a search path", "search line which"} {
+			"MissingClusterDNS for the pod", "more than 29 domains", "more than 32 domains", "a search path",
+			"search line which"} {
 			if slices.ContainsFunc(out.Events, func(event string) bool { return strings.Contains(event, part) }) {
 				did = append(did, part)
 			}
@@ -185,7 +186,8 @@ func drawLine(s *Source) string {
 			words = append(words, OneOf(s, "ndots:2", "ndots:3", "edns0", "timeout:1", "rotate", "a:b:c", "a", ":", "timeout"))
 		}
 	default:
-		words = []string{OneOf(s, "", "#", "# nameserver 1.1.1.1", ";", "domain example.org", "sortlist 1.1.1.1", "#nameserver",
+		words = []string{OneOf(s, "", "#", "# nameserver 1.1.1.1", ";", "domain example.org", "sortlist 1.1.1.1",
+			"#nameserver",
 			"nameservers 1.1.1.1", "\u00a0nameserver 10.1.1.9", "\f", "NAMESERVER 1.1.1.1")}
 	}
 	return OneOf(s, "", "", " ", "\t") + strings.Join(words, space) + OneOf(s, "", "", " ", " # comment")

@@ -95,7 +95,8 @@ func (twinOS) Create(string) (*os.File, error) { return nil, nil }
 func (twinOS) Chmod(string, os.FileMode) error { return nil }
 
 // Status is convertToKubeContainerStatus, without resources, users and mounts.
-func (t *TwinConfig) Status(ctx context.Context, uid types.UID, status *runtimeapi.ContainerStatus) *kubecontainer.Status {
+func (t *TwinConfig) Status(ctx context.Context, uid types.UID, status *runtimeapi.ContainerStatus,
+) *kubecontainer.Status {
 	t.m.runtimeName, t.m.actuatedState = "containerd", twinState
 	s := t.m.convertToKubeContainerStatus(ctx, uid, status)
 	s.Resources, s.User, s.Mounts = nil, nil, nil
