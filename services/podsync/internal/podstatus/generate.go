@@ -1,6 +1,7 @@
 package podstatus
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -8,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
+	netutils "k8s.io/utils/net"
 
 	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/decide"
@@ -221,20 +223,18 @@ func (g *generator) addresses(s *v1.PodStatus) {
 }
 
 // SortIPs picks the first address of the node's primary family and then the first of the
-// other one; what is not an address is left out. An empty nodeIP stands for IPv4.
+// other one; what is not an address, or has a zone, is left out: the API server would refuse the status.
+// An empty nodeIP stands for IPv4.
 func SortIPs(ips []string, nodeIP string) []string {
 	var same, other string
-	for _, ip := range ips {
-		addr, err := netip.ParseAddr(ip)
-		if err != nil {
-			continue
-		}
-		addr = addr.Unmap()
+	for _, text := range ips {
+		ip := netutils.ParseIPSloppy(text)
 		switch {
-		case addr.Is6() == isIPv6(nodeIP) && same == "":
-			same = addr.String()
-		case addr.Is6() != isIPv6(nodeIP) && other == "":
-			other = addr.String()
+		case ip == nil:
+		case netutils.IsIPv6(ip) == isIPv6(nodeIP):
+			same = cmp.Or(same, ip.String())
+		default:
+			other = cmp.Or(other, ip.String())
 		}
 	}
 	var sorted []string

@@ -141,3 +141,6 @@ type twinSubPaths struct{ subpath.Interface }
 func (twinSubPaths) PrepareSafeSubpath(s subpath.Subpath) (string, func(), error) {
 	return s.Path, nil, nil
 }
+
+// SortIPs is sortPodIPs.
+func (h *TwinHelper) SortIPs(ips []string) []string { return h.sortPodIPs(ips) }

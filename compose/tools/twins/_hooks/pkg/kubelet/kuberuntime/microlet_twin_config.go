@@ -102,3 +102,13 @@ func (t *TwinConfig) Status(ctx context.Context, uid types.UID, status *runtimea
 	s.Resources, s.User, s.Mounts = nil, nil, nil
 	return s
 }
+
+// IPs is determinePodSandboxIPs.
+func (t *TwinConfig) IPs(ctx context.Context, sandbox *runtimeapi.PodSandboxStatus) []string {
+	return t.m.determinePodSandboxIPs(ctx, "shop", "web", sandbox)
+}
+
+// TwinLogLink is legacyLogSymlink.
+func TwinLogLink(id, container, pod, namespace string) string {
+	return legacyLogSymlink(id, container, pod, namespace)
+}
