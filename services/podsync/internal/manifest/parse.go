@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"sync"
 
@@ -172,10 +171,17 @@ func complete(p *v1.Pod, from Origin) error {
 	return validate(p, from.API).ToAggregate()
 }
 
-// tolerateEverything keeps the taint manager from evicting the mirror of a pod that only the node can remove.
+// tolerateEverything keeps the taint manager from evicting the mirror of a pod that only the node can remove. It takes
+// the place of what tolerates everything for a time.
 func tolerateEverything(p *v1.Pod) {
 	all := v1.Toleration{Operator: v1.TolerationOpExists, Effect: v1.TaintEffectNoExecute}
-	if !slices.ContainsFunc(p.Spec.Tolerations, func(t v1.Toleration) bool { return t == all }) {
+	replaced := false
+	for i := range p.Spec.Tolerations {
+		if t := &p.Spec.Tolerations[i]; t.MatchToleration(&all) {
+			*t, replaced = all, true
+		}
+	}
+	if !replaced {
 		p.Spec.Tolerations = append(p.Spec.Tolerations, all)
 	}
 }

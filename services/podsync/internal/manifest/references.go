@@ -15,7 +15,9 @@ func (c *check) references(at *field.Path) {
 		refuse(at.Child("serviceAccountName"), "serviceaccounts")
 	}
 	for i := range s.ImagePullSecrets {
-		refuse(at.Child("imagePullSecrets").Index(i), "secrets")
+		if s.ImagePullSecrets[i].Name != "" {
+			refuse(at.Child("imagePullSecrets").Index(i), "secrets")
+		}
 	}
 	if len(s.ResourceClaims) > 0 {
 		refuse(at.Child("resourceClaims"), "resourceclaims")

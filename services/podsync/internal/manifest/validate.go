@@ -2,17 +2,16 @@ package manifest
 
 import (
 	"math"
-	"net/netip"
 	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 )
 
 // Limits of the resolver's configuration, as the API has them.
@@ -20,6 +19,7 @@ const (
 	maxNameservers = 3
 	maxSearches    = 32
 	maxSearchChars = 2048
+	maxHostname    = 64
 )
 
 // check collects what is wrong with a pod.
@@ -39,6 +39,9 @@ func validate(p *v1.Pod, api bool) field.ErrorList {
 		c.invalid(field.NewPath("metadata", "namespace"), p.Namespace, errs...)
 	}
 	spec := field.NewPath("spec")
+	c.annotations(field.NewPath("metadata", "annotations"))
+	c.finalizers(field.NewPath("metadata", "finalizers"))
+	c.agreement(spec)
 	c.placement(spec)
 	c.network(spec)
 	c.podSecurity(spec)
@@ -116,6 +119,7 @@ func (c *check) placement(at *field.Path) {
 		c.invalid(at.Child("readinessGates").Index(i).Child("conditionType"), gate.ConditionType,
 			validation.IsQualifiedName(string(gate.ConditionType))...)
 	}
+	c.quantities(at.Child("overhead"), &v1.ResourceRequirements{Limits: s.Overhead}, c.resourceName)
 	c.affinity(at.Child("affinity"))
 	c.tolerations(at.Child("tolerations"))
 }
@@ -131,15 +135,59 @@ func (c *check) affinity(at *field.Path) {
 		if len(required.NodeSelectorTerms) == 0 {
 			c.required(at.Child("nodeSelectorTerms"), "give at least one term, or remove the affinity")
 		}
-		if _, err := nodeaffinity.NewNodeSelector(required, field.WithPath(at)); err != nil {
-			c.invalid(at, "", err.Error())
+		for i := range required.NodeSelectorTerms {
+			c.nodeTerm(at.Child("nodeSelectorTerms").Index(i), &required.NodeSelectorTerms[i], true)
 		}
 	}
 	for i := range a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
 		term := &a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution[i]
-		if at := at.Child("preferredDuringSchedulingIgnoredDuringExecution").Index(i); term.Weight < 1 ||
-			term.Weight > 100 {
+		at := at.Child("preferredDuringSchedulingIgnoredDuringExecution").Index(i)
+		if term.Weight < 1 || term.Weight > 100 {
 			c.invalid(at.Child("weight"), term.Weight, validation.InclusiveRangeError(1, 100))
+		}
+		c.nodeTerm(at.Child("preference"), &term.Preference, false)
+	}
+}
+
+// nodeTerm checks a term of the node affinity. What is only preferred may have values that no label has.
+func (c *check) nodeTerm(at *field.Path, t *v1.NodeSelectorTerm, labelValues bool) {
+	for i := range t.MatchExpressions {
+		e, at := &t.MatchExpressions[i], at.Child("matchExpressions").Index(i)
+		count, values := len(e.Values), at.Child("values")
+		switch e.Operator {
+		case v1.NodeSelectorOpIn, v1.NodeSelectorOpNotIn:
+			if count == 0 {
+				c.required(values, "In and NotIn need values")
+			}
+		case v1.NodeSelectorOpExists, v1.NodeSelectorOpDoesNotExist:
+			if count > 0 {
+				c.forbidden(values, "Exists and DoesNotExist have no values: remove them")
+			}
+		case v1.NodeSelectorOpGt, v1.NodeSelectorOpLt:
+			if count != 1 {
+				c.required(values, "Gt and Lt need one value")
+			}
+		default:
+			c.invalid(at.Child("operator"), e.Operator, "must be In, NotIn, Exists, DoesNotExist, Gt or Lt")
+		}
+		c.errs = append(c.errs, metavalidation.ValidateLabelName(e.Key, at.Child("key"))...)
+		for j := 0; labelValues && j < count; j++ {
+			c.invalid(values.Index(j), e.Values[j], validation.IsValidLabelValue(e.Values[j])...)
+		}
+	}
+	for i := range t.MatchFields {
+		f, at := &t.MatchFields[i], at.Child("matchFields").Index(i)
+		if f.Operator != v1.NodeSelectorOpIn && f.Operator != v1.NodeSelectorOpNotIn {
+			c.invalid(at.Child("operator"), f.Operator, "must be In or NotIn")
+		} else if len(f.Values) != 1 {
+			c.required(at.Child("values"), "a field is compared with one value")
+		}
+		if f.Key != metav1.ObjectNameField {
+			c.invalid(at.Child("key"), f.Key, "must be metadata.name")
+			continue
+		}
+		for j, value := range f.Values {
+			c.invalid(at.Child("values").Index(j), value, validation.IsDNS1123Subdomain(value)...)
 		}
 	}
 }
@@ -183,14 +231,20 @@ func (c *check) network(at *field.Path) {
 		}
 	}
 	if s.HostnameOverride != nil {
+		switch at := at.Child("hostnameOverride"); {
+		case s.SetHostnameAsFQDN != nil && *s.SetHostnameAsFQDN:
+			c.forbidden(at, "may not be set with setHostnameAsFQDN: remove one of them")
+		case s.HostNetwork:
+			c.forbidden(at, "may not be set with hostNetwork: remove one of them")
+		case len(*s.HostnameOverride) > maxHostname:
+			c.invalid(at, *s.HostnameOverride, "must not have more than 64 characters")
+		}
 		c.invalid(at.Child("hostnameOverride"), *s.HostnameOverride,
 			validation.IsDNS1123Subdomain(*s.HostnameOverride)...)
 	}
 	for i, alias := range s.HostAliases {
 		at := at.Child("hostAliases").Index(i)
-		if _, err := netip.ParseAddr(alias.IP); err != nil {
-			c.invalid(at.Child("ip"), alias.IP, "must be a valid IP address, such as 10.9.8.7 or 2001:db8::ffff")
-		}
+		c.errs = append(c.errs, validation.IsValidIPForLegacyField(at.Child("ip"), alias.IP, true, nil)...)
 		for j, name := range alias.Hostnames {
 			c.invalid(at.Child("hostnames").Index(j), name, validation.IsDNS1123Subdomain(name)...)
 		}
@@ -213,10 +267,8 @@ func (c *check) network(at *field.Path) {
 		c.invalid(config.Child("nameservers"), dns.Nameservers, "must not have more than 3 name servers")
 	}
 	for i, server := range dns.Nameservers {
-		if _, err := netip.ParseAddr(server); err != nil {
-			c.invalid(config.Child("nameservers").Index(i), server,
-				"must be a valid IP address, such as 10.9.8.7 or 2001:db8::ffff")
-		}
+		c.errs = append(c.errs,
+			validation.IsValidIPForLegacyField(config.Child("nameservers").Index(i), server, true, nil)...)
 	}
 	if len(dns.Searches) > maxSearches || len(strings.Join(dns.Searches, " ")) > maxSearchChars {
 		c.invalid(config.Child("searches"), dns.Searches,

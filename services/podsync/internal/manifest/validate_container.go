@@ -2,8 +2,11 @@ package manifest
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -23,16 +26,11 @@ func (c *check) containers(spec *field.Path, volumes sets.Set[string]) {
 		c.container(at, &s.Containers[i], names, volumes, ports)
 		c.lifecycle(at.Child("lifecycle"), s.Containers[i].Lifecycle)
 		c.probes(at, &s.Containers[i])
-		if policy := s.Containers[i].RestartPolicy; policy != nil {
-			oneOf(c, at.Child("restartPolicy"), *policy, v1.ContainerRestartPolicyAlways,
-				v1.ContainerRestartPolicyOnFailure, v1.ContainerRestartPolicyNever)
-		}
+		c.matchingHostPorts(at.Child("ports"), s.Containers[i].Ports)
 	}
 	for i := range s.InitContainers {
 		init, at := &s.InitContainers[i], spec.Child("initContainers").Index(i)
 		c.container(at, init, names, volumes, sets.New[string]()) // one after the other: they may share ports
-		oneOfSet(c, at.Child("restartPolicy"), init.RestartPolicy, v1.ContainerRestartPolicyAlways,
-			v1.ContainerRestartPolicyNever, v1.ContainerRestartPolicyOnFailure)
 		if init.RestartPolicy != nil && *init.RestartPolicy == v1.ContainerRestartPolicyAlways {
 			c.lifecycle(at.Child("lifecycle"), init.Lifecycle)
 			c.probes(at, init)
@@ -70,6 +68,7 @@ func (c *check) container(at *field.Path, o *v1.Container, names uniqueNames, vo
 	}
 	c.resources(at.Child("resources"), &o.Resources)
 	c.containerSecurity(at, o.SecurityContext)
+	c.restarts(at, o)
 }
 
 func (c *check) ports(list *field.Path, ports []v1.ContainerPort, hostPorts sets.Set[string]) {
@@ -93,14 +92,46 @@ func (c *check) ports(list *field.Path, ports []v1.ContainerPort, hostPorts sets
 			continue
 		}
 		c.invalid(at.Child("hostPort"), p.HostPort, validation.IsValidPortNum(int(p.HostPort))...)
-		if c.pod.Spec.HostNetwork && p.HostPort != p.ContainerPort {
-			c.invalid(at.Child("hostPort"), p.HostPort, "must match containerPort when hostNetwork is true")
-		}
 		taken := fmt.Sprintf("%s/%s/%d", p.Protocol, p.HostIP, p.HostPort)
 		if hostPorts.Has(taken) {
 			c.duplicate(at.Child("hostPort"), taken)
 		}
 		hostPorts.Insert(taken)
+	}
+}
+
+func (c *check) matchingHostPorts(list *field.Path, ports []v1.ContainerPort) {
+	for i, p := range ports {
+		if c.pod.Spec.HostNetwork && p.HostPort != p.ContainerPort {
+			c.invalid(list.Index(i).Child("hostPort"), p.HostPort, "must match containerPort when hostNetwork is true")
+		}
+	}
+}
+
+// restarts checks when a container is started again.
+func (c *check) restarts(at *field.Path, o *v1.Container) {
+	const maxRules, maxCodes = 20, 255
+	oneOfSet(c, at.Child("restartPolicy"), o.RestartPolicy, v1.ContainerRestartPolicyAlways,
+		v1.ContainerRestartPolicyOnFailure, v1.ContainerRestartPolicyNever)
+	if rules := len(o.RestartPolicyRules); rules > 0 && o.RestartPolicy == nil {
+		c.required(at.Child("restartPolicy"), "give the policy for what no rule says")
+	} else if rules > maxRules {
+		c.add(field.TooMany(at.Child("restartPolicyRules"), rules, maxRules))
+	}
+	for i, rule := range o.RestartPolicyRules {
+		at := at.Child("restartPolicyRules").Index(i)
+		oneOf(c, at.Child("action"), rule.Action, v1.ContainerRestartRuleActionRestart,
+			v1.ContainerRestartRuleActionRestartAllContainers)
+		codes := rule.ExitCodes
+		if codes == nil {
+			c.required(at.Child("exitCodes"), "give the exit codes that the rule is for")
+			continue
+		}
+		oneOf(c, at.Child("exitCodes", "operator"), codes.Operator, v1.ContainerRestartRuleOnExitCodesOpIn,
+			v1.ContainerRestartRuleOnExitCodesOpNotIn)
+		if len(codes.Values) > maxCodes {
+			c.add(field.TooMany(at.Child("exitCodes", "values"), len(codes.Values), maxCodes))
+		}
 	}
 }
 
@@ -139,6 +170,9 @@ func (c *check) environment(at *field.Path, o *v1.Container) {
 		if from.ResourceFieldRef != nil {
 			c.resourceRef(at.Child("resourceFieldRef"), from.ResourceFieldRef, false)
 		}
+		if from.FileKeyRef != nil {
+			c.fileRef(at.Child("fileKeyRef"), from.FileKeyRef)
+		}
 	}
 	for i := range o.EnvFrom {
 		from, at := &o.EnvFrom[i], at.Child("envFrom").Index(i)
@@ -148,6 +182,29 @@ func (c *check) environment(at *field.Path, o *v1.Container) {
 		if (from.ConfigMapRef == nil) == (from.SecretRef == nil) {
 			c.invalid(at, "", "must specify one of: configMapRef or secretRef")
 		}
+	}
+}
+
+// fileRef checks the reference of a variable to a file of an emptyDir.
+func (c *check) fileRef(at *field.Path, ref *v1.FileKeySelector) {
+	if ref.Key == "" {
+		c.required(at.Child("key"), "name the variable of the file")
+	} else {
+		c.invalid(at.Child("key"), ref.Key, validation.IsRelaxedEnvVarName(ref.Key)...)
+	}
+	if ref.Path == "" {
+		c.required(at.Child("path"), "give the path of the file in its volume")
+	}
+	c.noDots(at.Child("path"), ref.Path)
+	volumes := c.pod.Spec.Volumes
+	i := slices.IndexFunc(volumes, func(v v1.Volume) bool { return v.Name == ref.VolumeName })
+	switch {
+	case ref.VolumeName == "":
+		c.required(at.Child("volumeName"), "name the volume")
+	case i < 0:
+		c.add(field.NotFound(at.Child("volumeName"), ref.VolumeName))
+	case volumes[i].EmptyDir == nil:
+		c.invalid(at.Child("volumeName"), ref.VolumeName, "must be an emptyDir")
 	}
 }
 
@@ -250,9 +307,30 @@ func (c *check) lifecycle(at *field.Path, l *v1.Lifecycle) {
 		}
 		c.handler(at.Child(name), h.Exec, h.HTTPGet, h.TCPSocket, nil, h.Sleep)
 	}
-	if l.StopSignal != nil && c.pod.Spec.OS == nil {
-		c.forbidden(at.Child("stopSignal"), "may not be set without spec.os.name: set it to linux")
+	switch stop, os := at.Child("stopSignal"), c.pod.Spec.OS; {
+	case l.StopSignal == nil:
+	case os == nil:
+		c.forbidden(stop, "may not be set without spec.os.name: set it to linux")
+	case os.Name == v1.Linux && !isSignal(*l.StopSignal):
+		c.invalid(stop, *l.StopSignal, "must be a signal of Linux, such as SIGTERM")
 	}
+}
+
+// isSignal reports whether a name is a signal of Linux, as the API has them.
+func isSignal(name v1.Signal) bool {
+	if offset, ok := strings.CutPrefix(string(name), "SIGRTMIN+"); ok {
+		n, err := strconv.Atoi(offset)
+		return err == nil && n >= 1 && n <= 15 && strconv.Itoa(n) == offset
+	}
+	if offset, ok := strings.CutPrefix(string(name), "SIGRTMAX-"); ok {
+		n, err := strconv.Atoi(offset)
+		return err == nil && n >= 1 && n <= 14 && strconv.Itoa(n) == offset
+	}
+	switch name {
+	case "SIGCLD", "SIGIOT", "SIGPOLL", "SIGRTMIN", "SIGRTMAX":
+		return true
+	}
+	return unix.SignalNum(string(name)) != 0
 }
 
 // handler checks that there is one, and that one.

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	resourcehelper "k8s.io/component-helpers/resource"
@@ -24,32 +25,26 @@ func native(name v1.ResourceName) bool {
 }
 
 func (c *check) resources(at *field.Path, r *v1.ResourceRequirements) {
-	c.quantities(at, r)
-	huge, other := false, false
-	for _, list := range []v1.ResourceList{r.Limits, r.Requests} {
-		for name := range list {
-			huge = huge || hugePages(name)
-			other = other || name == v1.ResourceCPU || name == v1.ResourceMemory
-		}
-	}
-	if huge && !other {
-		c.forbidden(at, "HugePages require cpu or memory: request one of them too")
-	}
+	c.quantities(at, r, c.resourceName)
 	if len(r.Claims) > 0 && len(c.pod.Spec.ResourceClaims) == 0 {
 		c.add(field.NotFound(at.Child("claims"), r.Claims[0].Name))
 	}
 }
 
 // quantities checks limits, requests, and the one against the other.
-func (c *check) quantities(at *field.Path, r *v1.ResourceRequirements) {
+func (c *check) quantities(at *field.Path, r *v1.ResourceRequirements,
+	resourceName func(*field.Path, v1.ResourceName)) {
 	limits, requests := at.Child("limits"), at.Child("requests")
+	huge, other := false, false
 	for _, part := range []struct {
 		at   *field.Path
 		list v1.ResourceList
 	}{{limits, r.Limits}, {requests, r.Requests}} {
 		for name, quantity := range part.list {
 			at := part.at.Key(string(name))
-			c.resourceName(at, name)
+			huge = huge || hugePages(name)
+			other = other || name == v1.ResourceCPU || name == v1.ResourceMemory
+			resourceName(at, name)
 			if quantity.Sign() < 0 {
 				c.invalid(at, quantity.String(), "must be greater than or equal to 0")
 			}
@@ -58,7 +53,13 @@ func (c *check) quantities(at *field.Path, r *v1.ResourceRequirements) {
 					c.invalid(at, quantity.String(), "must be an integer")
 				}
 			}
+			if hugePages(name) && !wholePages(name, quantity) {
+				c.invalid(at, quantity.String(), "must be a multiple of the page size of "+string(name))
+			}
 		}
+	}
+	if huge && !other {
+		c.forbidden(at, "HugePages require cpu or memory: request one of them too")
 	}
 	for name, request := range r.Requests {
 		limit, limited := r.Limits[name]
@@ -75,7 +76,17 @@ func (c *check) quantities(at *field.Path, r *v1.ResourceRequirements) {
 	}
 }
 
+// wholePages reports whether an amount of huge pages is a multiple of their size.
+func wholePages(name v1.ResourceName, amount resource.Quantity) bool {
+	size, err := resource.ParseQuantity(strings.TrimPrefix(string(name), v1.ResourceHugePagesPrefix))
+	return err == nil && size.Sign() > 0 && size.MilliValue()%1000 == 0 && amount.Value()%size.Value() == 0
+}
+
 func (c *check) resourceName(at *field.Path, name v1.ResourceName) {
+	if !native(name) && (strings.HasPrefix(string(name), v1.DefaultResourceRequestsPrefix) ||
+		len(validation.IsQualifiedName(v1.DefaultResourceRequestsPrefix+string(name))) > 0) {
+		c.invalid(at, name, "must not begin with requests., nor be too long for it")
+	}
 	c.invalid(at, name, validation.IsQualifiedName(string(name))...)
 	if !strings.Contains(string(name), "/") && !hugePages(name) && !slices.Contains(standardResources, name) {
 		c.invalid(at, name, "must be a standard resource for containers: cpu, memory, ephemeral-storage or "+
@@ -89,14 +100,12 @@ func (c *check) podResources(at *field.Path) {
 	if r == nil {
 		return
 	}
-	c.quantities(at, r)
-	for _, list := range []v1.ResourceList{r.Limits, r.Requests} {
-		for name := range list {
-			if !resourcehelper.IsSupportedPodLevelResource(name) {
-				c.invalid(at, name, "cannot be set for a pod as a whole: use cpu, memory or hugepages-<size>")
-			}
+	c.quantities(at, r, func(at *field.Path, name v1.ResourceName) {
+		c.resourceName(at, name)
+		if !resourcehelper.IsSupportedPodLevelResource(name) {
+			c.invalid(at, name, "cannot be set for a pod as a whole: use cpu, memory or hugepages-<size>")
 		}
-	}
+	})
 	if len(r.Claims) > 0 {
 		c.forbidden(at.Child("claims"), "may not be set for a pod as a whole: remove it")
 	}

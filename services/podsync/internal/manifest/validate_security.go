@@ -9,12 +9,16 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	sysctlnames "k8s.io/component-helpers/node/util/sysctl"
 )
 
 // sysctlName is the form of a sysctl's name, with dots or slashes between its parts.
 var sysctlName = regexp.MustCompile(`^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$`)
 
-const maxSysctlName = 253
+const (
+	maxSysctlName      = 253
+	maxAppArmorProfile = 4095
+)
 
 // podSecurity is the pod's identity and the namespaces that it shares.
 func (c *check) podSecurity(at *field.Path) {
@@ -49,22 +53,28 @@ func (c *check) podSecurity(at *field.Path) {
 	oneOfSet(c, at.Child("seLinuxChangePolicy"), sc.SELinuxChangePolicy, v1.SELinuxChangePolicyRecursive,
 		v1.SELinuxChangePolicyMountOption)
 	c.profiles(at, sc.SeccompProfile, sc.AppArmorProfile)
-	if sc.WindowsOptions != nil && (s.OS == nil || s.OS.Name == v1.Linux) {
+	if sc.WindowsOptions != nil && s.OS != nil && s.OS.Name == v1.Linux {
 		c.forbidden(at.Child("windowsOptions"), "cannot be set for a linux pod: remove it")
 	}
 	names := sets.New[string]()
 	for i, sysctl := range sc.Sysctls {
 		at := at.Child("sysctls").Index(i).Child("name")
-		normal := strings.ReplaceAll(sysctl.Name, "/", ".")
+		namespace, _, _ := sysctlnames.GetNamespace(sysctl.Name)
+		switch {
+		case s.HostNetwork && namespace == sysctlnames.NetNamespace:
+			c.invalid(at, sysctl.Name, "may not be set with hostNetwork: it would be the node's")
+		case s.HostIPC && namespace == sysctlnames.IPCNamespace:
+			c.invalid(at, sysctl.Name, "may not be set with hostIPC: it would be the node's")
+		}
 		switch {
 		case sysctl.Name == "":
 			c.required(at, "give the sysctl's name")
 		case len(sysctl.Name) > maxSysctlName || !sysctlName.MatchString(sysctl.Name):
 			c.invalid(at, sysctl.Name, "must be a sysctl's name, such as net.ipv4.tcp_syncookies")
-		case names.Has(normal):
+		case names.Has(sysctl.Name):
 			c.duplicate(at, sysctl.Name)
 		}
-		names.Insert(normal)
+		names.Insert(sysctl.Name)
 	}
 }
 
@@ -95,12 +105,16 @@ func (c *check) profiles(at *field.Path, seccomp *v1.SeccompProfile, appArmor *v
 func (c *check) localhost(at *field.Path, is bool, profile *string, isPath bool) {
 	at = at.Child("localhostProfile")
 	switch {
-	case is && (profile == nil || *profile == ""):
+	case is && (profile == nil || !isPath && strings.TrimSpace(*profile) == ""):
 		c.required(at, "must be set when type is Localhost")
 	case !is && profile != nil:
 		c.invalid(at, *profile, "may only be set when type is Localhost")
 	case is && isPath:
 		c.insidePath(at, *profile)
+	case is && strings.TrimSpace(*profile) != *profile:
+		c.invalid(at, *profile, "must not have leading or trailing whitespace")
+	case is && len(*profile) > maxAppArmorProfile:
+		c.invalid(at, *profile, "must not be longer than 4095 bytes")
 	}
 }
 
@@ -150,7 +164,7 @@ func (c *check) containerSecurity(at *field.Path, sc *v1.SecurityContext) {
 			c.invalid(at.Child("procMount"), *sc.ProcMount, "hostUsers must be false to use Unmasked")
 		}
 	}
-	if sc.WindowsOptions != nil && (c.pod.Spec.OS == nil || c.pod.Spec.OS.Name == v1.Linux) {
+	if sc.WindowsOptions != nil && c.pod.Spec.OS != nil && c.pod.Spec.OS.Name == v1.Linux {
 		c.forbidden(at.Child("windowsOptions"), "cannot be set for a linux pod: remove it")
 	}
 }
