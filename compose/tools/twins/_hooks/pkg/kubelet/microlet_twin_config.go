@@ -7,11 +7,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	clientset "k8s.io/client-go/kubernetes"
-	corelisters "k8s.io/client-go/listers/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
-	"k8s.io/kubernetes/pkg/kubelet/cm"
 	"k8s.io/kubernetes/pkg/kubelet/configmap"
 	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
 	"k8s.io/kubernetes/pkg/kubelet/network/dns"
@@ -52,10 +50,7 @@ type TwinHelper struct {
 	n *TwinNode
 }
 
-var (
-	twinContainers = cm.NewStubContainerManager()
-	twinClasses    = &runtimeclass.Manager{}
-)
+var twinClasses = &runtimeclass.Manager{}
 
 // NewTwinHelper returns one for one input.
 func NewTwinHelper(n *TwinNode) *TwinHelper {
@@ -89,13 +84,6 @@ func (h *TwinHelper) GetOrCreateUserNamespaceMappings(logger klog.Logger, p *v1.
 	}
 	return h.usernsManager.GetOrCreateUserNamespaceMappings(logger, p, handler)
 }
-
-type twinNodes struct {
-	corelisters.NodeLister
-	node *v1.Node
-}
-
-func (l twinNodes) Get(string) (*v1.Node, error) { return l.node, nil }
 
 type twinServices []*v1.Service
 
