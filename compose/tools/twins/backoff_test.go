@@ -29,8 +29,6 @@ type crashes struct {
 	// Most is crashLoopBackOff.maxContainerRestartPeriod.
 	Most  time.Duration
 	Lives []life
-	// Expires is how long an instance runs after which the back-off begins anew.
-	Expires time.Duration
 	// Sweeps says that the kubelet forgets what has expired while a container waits, as its housekeeping does.
 	Sweeps bool
 }
@@ -80,10 +78,6 @@ var _ = register(Pair[crashes, []string]{
 			}
 			return in, any
 		}},
-		{Name: "expires after twice the longest delay", As: func(in crashes) (crashes, bool) {
-			in.Expires = 2 * in.Most
-			return in, in.Most != 300*time.Second
-		}},
 		{Name: "does not forget while a container waits", As: func(in crashes) (crashes, bool) {
 			sweeps := in.Sweeps
 			in.Sweeps = false
@@ -108,8 +102,8 @@ var _ = register(Pair[crashes, []string]{
 
 func drawCrashes(s *Source) crashes {
 	in := crashes{
-		Most:    OneOf(s, 300*time.Second, 300*time.Second, time.Second, 4*time.Second, 15*time.Second, 60*time.Second),
-		Expires: 600 * time.Second, Sweeps: true,
+		Most:   OneOf(s, 300*time.Second, 300*time.Second, time.Second, 4*time.Second, 15*time.Second, 60*time.Second),
+		Sweeps: true,
 	}
 	for range 1 + s.Intn(9) {
 		l := life{Runs: time.Duration(OneOf(s, 0, 0, 1, 3, 11, 100, 290, 301, 599, 600, 601, 700)) * time.Second}
@@ -170,7 +164,7 @@ func kubeletBackOff(in crashes) []string {
 	clock := clocktesting.NewFakeClock(begin)
 	longest, initial := kubelet.TwinCrashLoopBackOff(in.Most)
 	b := flowcontrol.NewFakeBackOff(initial, longest, clock)
-	b.HasExpiredFunc = func(event, last time.Time, _ time.Duration) bool { return event.Sub(last) > in.Expires }
+	b.HasExpiredFunc = func(event, last time.Time, _ time.Duration) bool { return event.Sub(last) > 600*time.Second }
 	t := kuberuntime.NewTwin(nil, nil, nil)
 	return in.live(func(at time.Time, p *v1.Pod, st *pod.State) (bool, string, time.Time) {
 		clock.SetTime(at)

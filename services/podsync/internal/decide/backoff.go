@@ -16,14 +16,15 @@ const (
 	// DefaultMaxBackoff is the longest delay unless crashLoopBackOff.maxContainerRestartPeriod of
 	// the KubeletConfiguration says otherwise (KEP-4603).
 	DefaultMaxBackoff = 300 * time.Second
+	// healthyAfter is how long a container has to run to be taken as healthy, whatever the longest delay is.
+	healthyAfter = 600 * time.Second
 )
 
 // Backoff remembers how long each container of one pod has to stay down before its next
 // restart. It belongs to the pod's worker and is not safe for concurrent use.
 //
 // The delay doubles with every restart from 10 s up to the maximum. A container that ended
-// more than twice the maximum after its last start is taken as healthy: it starts from the
-// beginning.
+// more than 600 s after its last start is taken as healthy: it starts from the beginning.
 type Backoff struct {
 	initial, max time.Duration
 	entries      map[string]backoffEntry
@@ -50,7 +51,7 @@ func (b *Backoff) Started(s Start, now time.Time) {
 		return
 	}
 	entry, known := b.entries[s.Name]
-	if !known || s.Changed || b.healthy(entry, s.Previous) {
+	if !known || s.Changed || entry.expired(s.Previous) {
 		entry.delay = b.initial
 	} else {
 		entry.delay = min(entry.delay*2, b.max)
@@ -92,16 +93,14 @@ func (b *Backoff) wait(name string, ended, now time.Time) (until time.Time, dela
 		return time.Time{}, 0, false
 	}
 	entry, known := b.entries[name]
-	if !known || b.healthy(entry, ended) {
+	if !known || entry.expired(ended) {
 		return time.Time{}, 0, false
 	}
 	until = ended.Add(entry.delay)
 	return until, entry.delay, now.Before(until)
 }
 
-func (b *Backoff) healthy(entry backoffEntry, ended time.Time) bool {
-	return ended.Sub(entry.started) > 2*b.max
-}
+func (e backoffEntry) expired(ended time.Time) bool { return ended.Sub(e.started) > healthyAfter }
 
 // exitedBefore returns the newest exited instance that is older than the container at index i.
 func exitedBefore(st *pod.State, i int) *pod.Container {

@@ -46,11 +46,19 @@ func TestCrashLoop(t *testing.T) {
 	if diff := cmp.Diff([]time.Duration{0, 4 * s, 4 * s}, crash(t, NewBackoff(4*s), 3, s)); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]time.Duration{0, 0, 0}, crash(t, NewBackoff(0), 3, 601*s)); diff != "" {
-		t.Error("ten minutes of life do not reset the backoff:", diff)
+	for _, longest := range []time.Duration{0, s, 60 * s} {
+		if diff := cmp.Diff([]time.Duration{0, 0, 0}, crash(t, NewBackoff(longest), 3, 601*s)); diff != "" {
+			t.Errorf("with a maximum of %s, more than ten minutes of life do not reset the backoff: %s", longest, diff)
+		}
 	}
 	if diff := cmp.Diff([]time.Duration{0, 10 * s, 20 * s}, crash(t, NewBackoff(0), 3, 600*s)); diff != "" {
-		t.Error("twice the maximum is not more than twice the maximum:", diff)
+		t.Error("ten minutes are not more than ten minutes:", diff)
+	}
+	if diff := cmp.Diff([]time.Duration{0, s, s}, crash(t, NewBackoff(s), 3, 3*s)); diff != "" {
+		t.Error("a short maximum shortens the life that resets the backoff:", diff)
+	}
+	if diff := cmp.Diff([]time.Duration{0, 10 * s, 20 * s, 20 * s}, crash(t, NewBackoff(20*s), 4, 599*s)); diff != "" {
+		t.Error("a short maximum shortens the life that resets the backoff:", diff)
 	}
 }
 
