@@ -18,18 +18,6 @@ var podStatusDifferences = []Difference[statusInput, v1.PodStatus]{
 	{Name: "asks the runtime, not the API, which end restarts all", As: runtimeSaysWhatRestartedAll},
 	{Name: "keeps the reported end of what is in unknown state", As: keepsReportedEnds},
 	{Name: "takes an init container that was killed for memory as failed", As: outOfMemoryStatus},
-	{Name: "does not say why what was killed for memory waits", As: func(in statusInput) (statusInput, bool) {
-		waiting := maps.Clone(in.Waiting)
-		for _, c := range in.Pod.Spec.InitContainers {
-			if last := in.State.Latest(c.Name); last != nil && last.ExitCode == killedForMemory &&
-				!podutil.ContainerShouldRestart(c, in.Pod.Spec, 0) {
-				delete(waiting, c.Name)
-			}
-		}
-		any := len(waiting) != len(in.Waiting)
-		in.Waiting = waiting
-		return in, any
-	}},
 	{Name: "lets no ephemeral container wait that has run", As: func(in statusInput) (statusInput, bool) {
 		waiting, before := maps.Clone(in.Waiting), in.old()
 		for _, c := range in.Pod.Spec.EphemeralContainers {
@@ -82,6 +70,7 @@ var podStatusDifferences = []Difference[statusInput, v1.PodStatus]{
 		})
 	}},
 	{Name: "lets a sidecar wait that ended well", Adjust: sidecarsWait},
+	{Name: "lets an init container wait that was killed for memory and runs again", Adjust: waitsAfterMemory},
 	{Name: "takes an init container that was killed for memory as failed, and shows its exit code", Adjust: showsExitCode},
 	{Name: "gives AllContainersRestarting its generation", Adjust: generationOfAllRestarting},
 	{Name: "counts from the instance that is lost", Adjust: countsFromTheLost},
@@ -280,6 +269,24 @@ func outOfMemoryStatus(in statusInput) (statusInput, bool) {
 	as, any := outOfMemory(in.situation)
 	in.situation = as
 	return in, any
+}
+
+// waitsAfterMemory lets wait what the kubelet shows as ended, with an exit code that is replaced in the end.
+func waitsAfterMemory(in statusInput, out *v1.PodStatus) bool {
+	if in.Terminal || in.Pod.DeletionTimestamp != nil {
+		return false
+	}
+	return in.each(out, func(spec *v1.Container, s, _ *v1.ContainerStatus) bool {
+		last := in.State.Latest(spec.Name)
+		if last == nil || !exited(last) || last.ExitCode != killedForMemory || s.State.Terminated == nil ||
+			podutil.ContainerShouldRestart(*spec, in.Pod.Spec, 0) ||
+			!podutil.ContainerShouldRestart(*spec, in.Pod.Spec, killedForMemory) {
+			return false
+		}
+		s.LastTerminationState = s.State
+		s.State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "PodInitializing"}}
+		return true
+	})
 }
 
 // showsExitCode shows the one that outOfMemory has replaced.

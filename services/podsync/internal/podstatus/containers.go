@@ -184,10 +184,18 @@ func (g *generator) state(c *pod.Container, old *v1.ContainerStatus) v1.Containe
 // with the reason, and lets a forgotten init container be done.
 func (g *generator) explain(spec *v1.Container, s *v1.ContainerStatus, init bool) {
 	newest := g.st.Latest(spec.Name)
+	wantsStart := decide.WantsStart(g.pod, g.old, spec, newest)
+	why, known := g.in.Waiting[spec.Name]
 	if init && !podutil.IsSidecar(spec) {
-		if newest != nil && newest.State == runtimeapi.ContainerState_CONTAINER_EXITED &&
-			!decide.InitFailed(newest.ExitCode, newest.Reason) {
+		ended := newest != nil && newest.State == runtimeapi.ContainerState_CONTAINER_EXITED
+		if ended && !decide.InitFailed(newest.ExitCode, newest.Reason) {
 			return
+		}
+		if ended && !wantsStart && decide.RestartsFailedInit(g.pod, spec, newest.ExitCode) {
+			wantsStart = true
+			if !known { // the API server takes this end as one for good, and would refuse what follows
+				why, known = Waiting{Reason: reasonInitializing}, true
+			}
 		}
 		if newest == nil && s.State.Waiting != nil && decide.AnyCreated(g.pod, g.st) {
 			s.State = v1.ContainerState{
@@ -196,14 +204,13 @@ func (g *generator) explain(spec *v1.Container, s *v1.ContainerStatus, init bool
 			return
 		}
 	}
-	if g.in.Terminal || g.pod.DeletionTimestamp != nil || !decide.WantsStart(g.pod, g.old, spec, newest) {
+	if g.in.Terminal || g.pod.DeletionTimestamp != nil || !wantsStart {
 		return
 	}
 	if ended := s.State.Terminated; newest == nil && ended != nil &&
 		!decide.ShouldRestart(g.pod, spec, ended.ExitCode) {
 		return // its remains are gone, and the reason to wait is one of the time before
 	}
-	why, known := g.in.Waiting[spec.Name]
 	if !known {
 		return
 	}

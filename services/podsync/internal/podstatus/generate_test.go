@@ -92,7 +92,7 @@ func outOfMemory(name string) pod.Container {
 
 // TestAnInitContainerOutOfMemoryHasFailed, whatever its exit code is.
 func TestAnInitContainerOutOfMemoryHasFailed(t *testing.T) {
-	for _, policy := range []v1.RestartPolicy{v1.RestartPolicyAlways, v1.RestartPolicyNever} {
+	for _, policy := range []v1.RestartPolicy{v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever} {
 		p, in := testPod("a"), inputs()
 		p.Spec.RestartPolicy = policy
 		p.Spec.InitContainers = []v1.Container{{Name: "i"}}
@@ -102,12 +102,45 @@ func TestAnInitContainerOutOfMemoryHasFailed(t *testing.T) {
 		if c.Ready || podutil.Condition(s.Conditions, v1.PodInitialized).Status != v1.ConditionFalse {
 			t.Errorf("%s: initialized: %+v", policy, c)
 		}
-		if waits := c.State.Waiting != nil; waits != (policy == v1.RestartPolicyAlways) {
+		if waits := c.State.Waiting != nil; waits != (policy != v1.RestartPolicyNever) {
 			t.Errorf("%s: state %+v", policy, c.State)
 		}
 		if main := Terminate(p, s, t0).ContainerStatuses[0].State; main.Waiting == nil {
 			t.Errorf("%s: a container that was never to start ended as %+v", policy, main)
 		}
+	}
+}
+
+// TestAnInitContainerOutOfMemoryRunsAgain: the API server takes an end with exit code 0 as one for good where the policy
+// is OnFailure, so such an end is never the present state of what runs again.
+func TestAnInitContainerOutOfMemoryRunsAgain(t *testing.T) {
+	p, in := testPod("a"), inputs()
+	p.Spec.RestartPolicy = v1.RestartPolicyOnFailure
+	p.Spec.InitContainers = []v1.Container{{Name: "i"}}
+	show := func(state *pod.State) v1.ContainerStatus {
+		s := Generate(p, state, in)
+		in.Old = &s
+		return s.InitContainerStatuses[0]
+	}
+	c := show(ready(outOfMemory("i")))
+	if w, last := c.State.Waiting, c.LastTerminationState.Terminated; w == nil || w.Reason != "PodInitializing" ||
+		last == nil || last.Reason != "OOMKilled" || last.ExitCode != 0 {
+		t.Errorf("before it starts again: %+v", c)
+	}
+	again := ctr("4", "i", running, 0)
+	again.RestartCount = 1
+	c = show(ready(again, outOfMemory("i")))
+	if last := c.LastTerminationState.Terminated; c.State.Running == nil || last == nil || last.Reason != "OOMKilled" {
+		t.Errorf("when it runs again: %+v", c)
+	}
+	in.Terminal = true
+	if c = show(ready(outOfMemory("i"))); c.State.Terminated == nil {
+		t.Errorf("in a pod that has ended: %+v", c)
+	}
+	in.Terminal = false
+	p.DeletionTimestamp = &metav1.Time{Time: t0}
+	if c = show(ready(outOfMemory("i"))); c.State.Terminated == nil {
+		t.Errorf("in a pod that is deleted: %+v", c)
 	}
 }
 
