@@ -87,16 +87,6 @@ func remembersEnds(in situation) (situation, bool) {
 		})
 		any = true
 	}
-	if any && len(in.State.Containers) == 0 && in.Pod.Spec.RestartPolicy == v1.RestartPolicyNever {
-		// Of such a pod the kubelet takes any remains as its one run. Ours lets those run that have not.
-		as.Pod.Spec.RestartPolicy = v1.RestartPolicyOnFailure
-		for i := range as.State.Containers {
-			last := &as.State.Containers[i]
-			last.ExitCode = 0
-			c := specOf(&as.Pod.Spec, last.Name)
-			c.RestartPolicy, c.RestartPolicyRules = new(v1.ContainerRestartPolicyOnFailure), nil
-		}
-	}
 	return as, any
 }
 

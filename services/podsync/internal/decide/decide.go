@@ -104,21 +104,21 @@ func replaceSandbox(in Input, attempt uint32, message string) Actions {
 	}
 
 	var wanted []int
-	ran := AnyCreated(p, st)
+	ran, remains := AnyCreated(p, st), len(st.Containers) != 0
 	for i := range p.Spec.Containers {
 		spec := &p.Spec.Containers[i]
 		newest := st.Latest(spec.Name)
 		switch {
 		case doneForGood(p, spec, newest):
 		case newest == nil && !in.wantsStart(spec, nil):
-			ran = true
+			ran, remains = true, true // its remains were removed
 		default:
 			wanted = append(wanted, i)
 		}
 	}
 	// A pod that runs once and has run is not run again because its sandbox died. One that never
 	// got as far as a container is: what failed then was the sandbox itself.
-	ranOnce := p.Spec.RestartPolicy == v1.RestartPolicyNever && attempt != 0 && len(st.Containers) != 0
+	ranOnce := p.Spec.RestartPolicy == v1.RestartPolicyNever && attempt != 0 && remains
 	if ranOnce || (len(wanted) == 0 && ran) {
 		return stopFor(in, StopCompleted, message)
 	}

@@ -305,6 +305,33 @@ func TestDecide(t *testing.T) {
 			state: notReady(ctr("1", "a", running, 0)),
 			want:  brief{Stop: StopCompleted, StopIDs: []string{"1"}, Boxes: []string{"s0"}},
 		},
+		"sandbox died, never, one ran": {
+			pod: testPod(never, "a", "b"), state: notReady(ctr("1", "a", dead, 0)),
+			want: brief{Stop: StopCompleted, Boxes: []string{"s0"}},
+		},
+		"sandbox died, never, one ran, forgotten by the runtime": {
+			pod: reported(testPod(never, "a", "b"), 0), state: notReady(),
+			want: brief{Stop: StopCompleted, Boxes: []string{"s0"}},
+		},
+		"two ready sandboxes, never, one ran, forgotten by the runtime": {
+			pod: reported(testPod(never, "a", "b"), 0), state: &pod.State{Sandboxes: []pod.Sandbox{
+				{ID: "s1", Ready: true, IPs: []string{"10.0.0.3"}}, {ID: "s0", Ready: true, IPs: []string{"10.0.0.2"}},
+			}},
+			want: brief{Stop: StopCompleted, Boxes: []string{"s1", "s0"}},
+		},
+		"sandbox died, on failure, one succeeded, forgotten by the runtime": {
+			pod: reported(testPod(onFailure, "a", "b"), 0), state: notReady(),
+			want: brief{
+				Stop:    StopSandboxChanged,
+				Boxes:   []string{"s0"},
+				Sandbox: sandboxNotReady,
+				Start:   []string{"b"},
+			},
+		},
+		"no sandbox, never, one ran, forgotten by the runtime": {
+			pod: reported(testPod(never, "a", "b"), 0), state: &pod.State{},
+			want: brief{Sandbox: noSandbox, Start: []string{"b"}},
+		},
 		"sandbox failed before a container, never": {
 			pod: testPod(never, "a"), state: notReady(),
 			want: brief{
