@@ -29,8 +29,6 @@ type crashes struct {
 	// Most is crashLoopBackOff.maxContainerRestartPeriod.
 	Most  time.Duration
 	Lives []life
-	// Sweeps says that the kubelet forgets what has expired while a container waits, as its housekeeping does.
-	Sweeps bool
 }
 
 // life is one instance.
@@ -78,11 +76,6 @@ var _ = register(Pair[crashes, []string]{
 			}
 			return in, any
 		}},
-		{Name: "does not forget while a container waits", As: func(in crashes) (crashes, bool) {
-			sweeps := in.Sweeps
-			in.Sweeps = false
-			return in, sweeps
-		}},
 		{Name: "does not begin anew after a resize", As: func(in crashes) (crashes, bool) {
 			any := false
 			in.Lives = slices.Clone(in.Lives)
@@ -102,8 +95,7 @@ var _ = register(Pair[crashes, []string]{
 
 func drawCrashes(s *Source) crashes {
 	in := crashes{
-		Most:   OneOf(s, 300*time.Second, 300*time.Second, time.Second, 4*time.Second, 15*time.Second, 60*time.Second),
-		Sweeps: true,
+		Most: OneOf(s, 300*time.Second, 300*time.Second, time.Second, 4*time.Second, 15*time.Second, 60*time.Second),
 	}
 	for range 1 + s.Intn(9) {
 		l := life{Runs: time.Duration(OneOf(s, 0, 0, 1, 3, 11, 100, 290, 301, 599, 600, 601, 700)) * time.Second}
@@ -168,9 +160,7 @@ func kubeletBackOff(in crashes) []string {
 	t := kuberuntime.NewTwin(nil, nil, nil)
 	return in.live(func(at time.Time, p *v1.Pod, st *pod.State) (bool, string, time.Time) {
 		clock.SetTime(at)
-		if in.Sweeps {
-			b.GC()
-		}
+		b.GC() // as its housekeeping does every two seconds
 		return t.BackOff(context.Background(), p, &p.Spec.Containers[0], kubeStatus(p, st), b)
 	})
 }

@@ -188,10 +188,12 @@ func (t *twin) start(ephemeral, init, regular []int) {
 		}
 		for _, r := range restarts {
 			clock.SetTime(r.started)
+			backOff.GC()
 			backOff.Next(kuberuntime.GetBackoffKey(t.in.Pod, c), r.ended)
 		}
 	}
 	clock.SetTime(now)
+	backOff.GC()
 	one := func(c *v1.Container) bool {
 		waits, message, until := t.BackOff(t.ctx, t.in.Pod, c, t.status, backOff)
 		if waits {

@@ -232,6 +232,9 @@ func drawContainerState(s *Source, c *pod.Container, newest bool) {
 		c.ExitCode = OneOf(s, exitCodes...)
 		c.Started = c.Created.Add(time.Second)
 		c.Finished = c.Started.Add(time.Duration(s.Intn(1500)) * time.Second)
+		if c.Finished.After(now) {
+			c.Finished = now
+		}
 		c.Reason = OneOf(s, "Completed", "Error", "OOMKilled")
 	case runtimeapi.ContainerState_CONTAINER_RUNNING:
 		c.Started = c.Created.Add(time.Second)

@@ -16,15 +16,15 @@ const (
 	// DefaultMaxBackoff is the longest delay unless crashLoopBackOff.maxContainerRestartPeriod of
 	// the KubeletConfiguration says otherwise (KEP-4603).
 	DefaultMaxBackoff = 300 * time.Second
-	// healthyAfter is how long a container has to run to be taken as healthy, whatever the longest delay is.
-	healthyAfter = 600 * time.Second
+	// forgottenAfter is how long a start counts, whatever the longest delay is.
+	forgottenAfter = 600 * time.Second
 )
 
 // Backoff remembers how long each container of one pod has to stay down before its next
 // restart. It belongs to the pod's worker and is not safe for concurrent use.
 //
-// The delay doubles with every restart from 10 s up to the maximum. A container that ended
-// more than 600 s after its last start is taken as healthy: it starts from the beginning.
+// The delay doubles with every restart from 10 s up to the maximum. A start is forgotten after 600 s,
+// even while the container waits: it starts at once, and from the beginning.
 type Backoff struct {
 	initial, max time.Duration
 	entries      map[string]backoffEntry
@@ -51,7 +51,7 @@ func (b *Backoff) Started(s Start, now time.Time) {
 		return
 	}
 	entry, known := b.entries[s.Name]
-	if !known || s.Changed || entry.expired(s.Previous) {
+	if !known || s.Changed || entry.forgotten(now) {
 		entry.delay = b.initial
 	} else {
 		entry.delay = min(entry.delay*2, b.max)
@@ -87,20 +87,23 @@ func (b *Backoff) Adopt(st *pod.State) {
 }
 
 // wait reports whether a container that ended at that time has to wait at the moment now, and
-// until when. A container that never ran does not.
-func (b *Backoff) wait(name string, ended, now time.Time) (until time.Time, delay time.Duration, waits bool) {
+// until when. It wakes earlier if its last start is forgotten before. A container that never ran does not wait.
+func (b *Backoff) wait(name string, ended, now time.Time) (until, wake time.Time, delay time.Duration, waits bool) {
 	if b == nil || ended.IsZero() {
-		return time.Time{}, 0, false
+		return until, wake, 0, false
 	}
 	entry, known := b.entries[name]
-	if !known || entry.expired(ended) {
-		return time.Time{}, 0, false
+	if !known || entry.forgotten(now) {
+		return until, wake, 0, false
 	}
-	until = ended.Add(entry.delay)
-	return until, entry.delay, now.Before(until)
+	until, wake = ended.Add(entry.delay), entry.started.Add(forgottenAfter+time.Nanosecond)
+	if until.Before(wake) {
+		wake = until
+	}
+	return until, wake, entry.delay, now.Before(until)
 }
 
-func (e backoffEntry) expired(ended time.Time) bool { return ended.Sub(e.started) > healthyAfter }
+func (e backoffEntry) forgotten(now time.Time) bool { return now.Sub(e.started) > forgottenAfter }
 
 // exitedBefore returns the newest exited instance that is older than the container at index i.
 func exitedBefore(st *pod.State, i int) *pod.Container {

@@ -21,7 +21,7 @@ func crash(t *testing.T, b *Backoff, times int, runs time.Duration) []time.Durat
 		c.Finished = now
 		a := Decide(Input{Pod: p, State: ready(c), Now: now, Backoff: b})
 		if len(a.Wait) == 1 {
-			if !a.Wake.Equal(a.Wait[0].Until) {
+			if a.Wake.After(a.Wait[0].Until) {
 				t.Fatalf("wake at %s, but the wait ends at %s", a.Wake, a.Wait[0].Until)
 			}
 			now = a.Wake
@@ -51,14 +51,38 @@ func TestCrashLoop(t *testing.T) {
 			t.Errorf("with a maximum of %s, more than ten minutes of life do not reset the backoff: %s", longest, diff)
 		}
 	}
-	if diff := cmp.Diff([]time.Duration{0, 10 * s, 20 * s}, crash(t, NewBackoff(0), 3, 600*s)); diff != "" {
-		t.Error("ten minutes are not more than ten minutes:", diff)
-	}
 	if diff := cmp.Diff([]time.Duration{0, s, s}, crash(t, NewBackoff(s), 3, 3*s)); diff != "" {
 		t.Error("a short maximum shortens the life that resets the backoff:", diff)
 	}
-	if diff := cmp.Diff([]time.Duration{0, 10 * s, 20 * s, 20 * s}, crash(t, NewBackoff(20*s), 4, 599*s)); diff != "" {
+	if diff := cmp.Diff([]time.Duration{0, 10 * s, 20 * s, 20 * s}, crash(t, NewBackoff(20*s), 4, 580*s)); diff != "" {
 		t.Error("a short maximum shortens the life that resets the backoff:", diff)
+	}
+}
+
+// TestBackoffEndsTenMinutesAfterTheStart: what runs for nearly as long does not wait for up to five minutes each time.
+func TestBackoffEndsTenMinutesAfterTheStart(t *testing.T) {
+	s, after := time.Second, time.Nanosecond
+	if diff := cmp.Diff([]time.Duration{0, 10 * s, 15*s + after, 10 * s, 15*s + after},
+		crash(t, NewBackoff(0), 5, 585*s)); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]time.Duration{0, after, after}, crash(t, NewBackoff(0), 3, 600*s)); diff != "" {
+		t.Error("ten minutes are not more than ten minutes:", diff)
+	}
+	b := NewBackoff(0)
+	for n := range 6 {
+		b.Started(Start{Name: "a", Previous: t0}, t0.Add(time.Duration(n)*s))
+	}
+	c := ctr("1", "a", dead, 1)
+	c.Finished = t0.Add(400 * s)
+	in := Input{Pod: testPod(v1.RestartPolicyAlways, "a"), State: ready(c), Now: c.Finished, Backoff: b}
+	a := Decide(in)
+	if len(a.Wait) != 1 || !a.Wait[0].Until.Equal(t0.Add(700*s)) || !a.Wake.Equal(t0.Add(605*s+after)) {
+		t.Fatalf("waits %+v, wakes at %s", a.Wait, a.Wake)
+	}
+	in.Now = a.Wake.Add(-after)
+	if a := Decide(in); len(a.Wait) != 1 {
+		t.Errorf("ten minutes are not more than ten minutes: %+v", a)
 	}
 }
 

@@ -264,12 +264,12 @@ func (r *round) start(spec *v1.Container, index int, init bool) {
 	s.Changed = newest != nil && r.changed(spec, newest)
 	if last := latestExited(st, spec.Name); last != nil {
 		s.Previous = last.Finished
-		until, delay, waits := r.in.Backoff.wait(spec.Name, last.Finished, r.in.Now)
+		until, wake, delay, waits := r.in.Backoff.wait(spec.Name, last.Finished, r.in.Now)
 		if waits && !s.Changed {
 			r.actions.Wait = append(r.actions.Wait, Wait{
 				Name: spec.Name, Until: until, Delay: delay, Message: backoffMessage(r.in.Pod, spec.Name, delay),
 			})
-			r.wakeAt(until)
+			r.wakeAt(wake)
 			return
 		}
 	}

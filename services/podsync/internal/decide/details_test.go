@@ -14,7 +14,7 @@ import (
 
 // delayOf is how long a container that ended at that moment has to wait.
 func delayOf(b *Backoff, name string, ended time.Time) time.Duration {
-	_, delay, waits := b.wait(name, ended, ended)
+	_, _, delay, waits := b.wait(name, ended, ended)
 	if !waits {
 		return 0
 	}

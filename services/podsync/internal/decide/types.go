@@ -176,7 +176,8 @@ type Start struct {
 
 // Wait is a container that is held back.
 type Wait struct {
-	Name  string
+	Name string
+	// Until is when the delay ends. Actions.Wake is earlier if the container may start before.
 	Until time.Time
 	Delay time.Duration
 	// Message of the container's waiting state; its reason is CrashLoopBackOff.
