@@ -35,6 +35,8 @@ var podActionsDifferences = []Difference[situation, podActions]{
 	{Name: "starts no ephemeral container in a pod that ends", Adjust: startsNothingAtTheEnd},
 	{Name: "starts an ephemeral container that was only created", Adjust: startsCreatedEphemeral},
 	{Name: "never starts an ephemeral container again", Adjust: startsEphemeralOnce},
+	{Name: "keeps as many dead init containers as of others", Adjust: keepsDeadInit},
+	{Name: "removes what was only created before the next start", Adjust: removesCreated},
 }
 
 func sandboxChanged(in situation) bool {
@@ -301,4 +303,39 @@ func stopsDoubles(in situation, out *podActions) bool {
 	}
 	byID(out.Kills)
 	return any
+}
+
+// keepsDeadInit keeps the newest ends of init containers in a sandbox that stays.
+func keepsDeadInit(in situation, out *podActions) bool {
+	if strings.HasPrefix(out.Sandbox, "attempt") {
+		return false
+	}
+	before, kept := len(out.Removes), map[string]int{}
+	for i := range in.State.Containers {
+		c := &in.State.Containers[i]
+		if c.Name[0] == 'i' && exited(c) && kept[c.Name] < max(in.KeepDead, 1) {
+			kept[c.Name]++
+			out.Removes = slices.DeleteFunc(out.Removes, func(id string) bool { return id == c.ID })
+		}
+	}
+	if len(out.Removes) == before {
+		return false
+	}
+	if len(out.Removes) == 0 {
+		out.Removes = nil
+	}
+	return true
+}
+
+func removesCreated(in situation, out *podActions) bool {
+	before := len(out.Removes)
+	for _, name := range out.Starts {
+		last := in.State.Latest(name)
+		if last != nil && last.State == runtimeapi.ContainerState_CONTAINER_CREATED &&
+			!slices.Contains(out.Removes, last.ID) {
+			out.Removes = append(out.Removes, last.ID)
+		}
+	}
+	slices.Sort(out.Removes)
+	return len(out.Removes) != before
 }

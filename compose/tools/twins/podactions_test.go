@@ -13,6 +13,7 @@ import (
 	internalapi "k8s.io/cri-api/pkg/apis"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
+	"k8s.io/kubernetes/pkg/kubelet"
 	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
 	"k8s.io/kubernetes/pkg/kubelet/kuberuntime"
 	proberesults "k8s.io/kubernetes/pkg/kubelet/prober/results"
@@ -42,6 +43,8 @@ type podActions struct {
 	Sandbox string
 	Starts  []string
 	Waits   []wait
+	// Removes are the dead instances that go while the pod lives.
+	Removes []string
 }
 
 // kill is the stop of one container.
@@ -69,6 +72,7 @@ var _ = register(Pair[situation, podActions]{
 		"kills a changed container", "kills a changed sidecar", "kills after a liveness probe",
 		"kills after a startup probe", "kills a sidecar after a liveness probe", "kills a sidecar after a startup probe",
 		"kills a container in unknown state", "kills an init container in unknown state", "backs off", "does nothing",
+		"removes dead instances",
 	},
 	Differences: podActionsDifferences,
 	Break: func(in situation, out *podActions) {
@@ -84,15 +88,25 @@ var _ = register(Pair[situation, podActions]{
 	Show: situation.String,
 })
 
-// stopRecorder is a runtime that only stops containers.
+// stopRecorder is a runtime that only stops and removes containers.
 type stopRecorder struct {
 	internalapi.RuntimeService
 	seconds int64
+	removed []string
+}
+
+func (r *stopRecorder) RemoveContainer(_ context.Context, id string) error {
+	r.removed = append(r.removed, id)
+	return nil
 }
 
 func (r *stopRecorder) StopContainer(_ context.Context, _ string, timeout int64) error {
 	r.seconds = timeout
 	return nil
+}
+
+func (r *stopRecorder) ContainerStatus(context.Context, string, bool) (*runtimeapi.ContainerStatusResponse, error) {
+	return &runtimeapi.ContainerStatusResponse{Status: &runtimeapi.ContainerStatus{}}, nil
 }
 
 // results are probe results of the kubelet.
@@ -168,6 +182,22 @@ func (t *twin) sync() {
 	case len(t.out.Starts) > 0:
 		t.out.Sandbox = actions.SandboxID
 	}
+	if !t.out.Ends && len(t.out.Resets) == 0 {
+		t.remove(actions.CreateSandbox)
+	}
+}
+
+// remove removes what SyncPod does, and what is removed as soon as a container has died.
+func (t *twin) remove(replaces bool) {
+	t.RemoveInit(t.ctx, t.in.Pod, t.status, replaces)
+	removed := t.stops.removed
+	for _, c := range t.in.State.Containers {
+		if exited(&c) {
+			removed = append(removed, kubelet.TwinDead(c.ID, t.status, t.in.KeepDead)...)
+		}
+	}
+	slices.Sort(removed)
+	t.out.Removes = slices.Compact(removed)
 }
 
 // restartsAll is the condition by which the kubelet's SyncPod resets all containers.
@@ -270,8 +300,10 @@ func ourPodActions(in situation) podActions {
 	a := decide.Decide(decide.Input{
 		Pod: in.Pod, State: in.State, Now: now, Backoff: b, Hash: podconfig.ContainerHash,
 		Liveness: in.Liveness, Startup: in.Startup, Stopped: in.Stopped,
+		KeepDead: in.KeepDead,
 	})
-	out := podActions{Ends: a.Finished || a.StopPod != nil && a.Sandbox == nil, Resets: a.Reset}
+	out := podActions{Ends: a.Finished || a.StopPod != nil && a.Sandbox == nil, Resets: a.Reset, Removes: a.Remove}
+	slices.Sort(out.Removes)
 	if a.StopPod != nil {
 		out.StopContainers, out.StopSandboxes = ourKills(a.StopPod.Containers), a.StopPod.Sandboxes
 		slices.Sort(out.StopSandboxes)
@@ -351,6 +383,7 @@ func podActionsBranches(in situation, out podActions) []string {
 		}
 	}
 	add(len(out.Waits) > 0, "backs off")
+	add(len(out.Removes) > 0, "removes dead instances")
 	add(len(did) == 0 && !out.Ends, "does nothing")
 	return did
 }

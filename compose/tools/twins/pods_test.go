@@ -28,6 +28,8 @@ type situation struct {
 	Readiness         map[string]decide.Result
 	// Stopped are the sandboxes of which a stop has succeeded.
 	Stopped map[string]bool
+	// KeepDead is how many dead instances of each container stay.
+	KeepDead int
 	// Restarts are the ends and starts of earlier instances, in their order, by container.
 	Restarts map[string][]restart
 }
@@ -55,6 +57,7 @@ func drawSituation(s *Source) situation {
 		}
 	}
 	drawReported(s, &in, &in.Pod.Status)
+	in.KeepDead = OneOf(s, 1, 1, 0, 2)
 	return in
 }
 
@@ -454,6 +457,7 @@ func (in situation) String() string {
 			c.ID, c.SandboxID, c.State, c.ExitCode, c.Reason, c.Finished.Format(time.DateTime), c.RestartCount, c.Hash,
 			in.Liveness[c.ID], in.Startup[c.ID], in.Readiness[c.ID])
 	}
+	line("keeps %d dead", in.KeepDead)
 	for name, list := range in.Restarts {
 		for _, r := range list {
 			line("%s: ended %s, started %s", name, r.ended.Format(time.DateTime), r.started.Format(time.DateTime))

@@ -318,14 +318,15 @@ func (r *round) remove(id string) {
 }
 
 // removeSuperseded leaves the newest dead instances of each container, for the last state
-// and the logs, and gives up the older ones.
+// and the logs, and gives up the older ones. One that was created only is none of them.
 func (r *round) removeSuperseded() {
 	kept := map[string]int{}
 	for i := range r.in.State.Containers {
 		c := &r.in.State.Containers[i]
 		switch {
 		case MayRun(c) || slices.Contains(r.actions.Remove, c.ID):
-		case kept[c.Name] < max(r.in.KeepDead, 1):
+		case !exited(c) && c == r.in.State.Latest(c.Name):
+		case exited(c) && kept[c.Name] < max(r.in.KeepDead, 1):
 			kept[c.Name]++
 		default:
 			r.actions.Remove = append(r.actions.Remove, c.ID)

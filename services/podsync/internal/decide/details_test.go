@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -280,5 +281,24 @@ func TestSmallPrintOfRestarts(t *testing.T) {
 	a := Decide(Input{Pod: together(), State: ready(ctr("3", "a", dead, 42), ctr("2", "b", running, 0)), Now: t0})
 	if len(a.Kill) != 1 || !a.Kill[0].Restart {
 		t.Errorf("kills %+v: b runs again", a.Kill)
+	}
+}
+
+// TestWhatWasOnlyCreatedIsNoDeadInstance: the end before it is still the last one, from which its back-off counts.
+func TestWhatWasOnlyCreatedIsNoDeadInstance(t *testing.T) {
+	p, b := testPod(v1.RestartPolicyAlways, "a"), NewBackoff(0)
+	b.Started(Start{Name: "a", Previous: t0}, t0)
+	ended := ctr("1", "a", dead, 1)
+	in := Input{Pod: p, State: ready(ctr("2", "a", created, 0), ended), Now: ended.Finished.Add(time.Second), Backoff: b}
+	if got := briefly(Decide(in)); len(got.Wait) != 1 || len(got.Remove) != 0 {
+		t.Errorf("while it waits: %+v", got)
+	}
+	in.Now = ended.Finished.Add(time.Minute)
+	if got := briefly(Decide(in)); len(got.Start) != 1 || !slices.Equal(got.Remove, []string{"2"}) {
+		t.Errorf("when it starts: %+v", got)
+	}
+	in.State = ready(ctr("3", "a", running, 0), ctr("2", "a", created, 0), ended)
+	if got := briefly(Decide(in)); !slices.Equal(got.Remove, []string{"2"}) {
+		t.Errorf("beside what runs: %+v", got)
 	}
 }

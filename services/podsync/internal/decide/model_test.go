@@ -219,7 +219,7 @@ func (m *model) atRest(a Actions) {
 			}
 			alive[c.Name] = true
 		}
-		if c := &m.state.Containers[i]; !MayRun(c) {
+		if c := &m.state.Containers[i]; exited(c) || c.State == created && c != m.state.Latest(c.Name) {
 			if kept[c.Name]++; kept[c.Name] > m.keep {
 				m.t.Fatalf("more than %d dead instances of %s stay", m.keep, c.Name)
 			}

@@ -11,6 +11,7 @@ import (
 	clientset "k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
 
 	kubeletconfiginternal "k8s.io/kubernetes/pkg/kubelet/apis/config"
 	"k8s.io/kubernetes/pkg/kubelet/cm"
@@ -25,6 +26,15 @@ func TwinCrashLoopBackOff(most time.Duration) (longest, initial time.Duration) {
 	c := &kubeletconfiginternal.KubeletConfiguration{}
 	c.CrashLoopBackOff.MaxContainerRestartPeriod = &metav1.Duration{Duration: most}
 	return newCrashLoopBackOff(c)
+}
+
+// TwinDead is getContainersToDeleteInPod once that container has died.
+func TwinDead(died string, s *kubecontainer.PodStatus, keep int) []string {
+	var ids []string
+	for _, c := range getContainersToDeleteInPod(klog.Background(), died, s, max(keep, minDeadContainerInPod)) {
+		ids = append(ids, c.ID.ID)
+	}
+	return ids
 }
 
 // TwinStatus is what a kubelet needs to generate the status of one pod.

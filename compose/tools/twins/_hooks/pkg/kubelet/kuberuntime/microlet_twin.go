@@ -15,6 +15,7 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/allocation/state"
 	"k8s.io/kubernetes/pkg/kubelet/cm"
 	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
+	"k8s.io/kubernetes/pkg/kubelet/logs"
 	proberesults "k8s.io/kubernetes/pkg/kubelet/prober/results"
 )
 
@@ -33,6 +34,7 @@ func NewTwin(service internalapi.RuntimeService, liveness, startup proberesults.
 		recorder: twinRecorder{t}, runner: twinRunner{t}, runtimeService: service,
 		livenessManager: liveness, startupManager: startup,
 		internalLifecycle: cm.NewFakeInternalContainerLifecycle(), actuatedState: twinState,
+		logManager: logs.NewStubContainerLogManager(), osInterface: twinNoFiles{},
 	}
 	return t
 }
@@ -80,6 +82,19 @@ func (t *Twin) Kill(ctx context.Context, p *v1.Pod, id kubecontainer.ContainerID
 	err = t.m.killContainer(ctx, p, id, name, message, containerKillReason(reason), grace, nil)
 	return t.message, t.hook, err
 }
+
+// RemoveInit is what SyncPod removes of init containers. The service that the twin was made with gets the removals.
+func (t *Twin) RemoveInit(ctx context.Context, p *v1.Pod, status *kubecontainer.PodStatus, all bool) {
+	if all {
+		t.m.purgeInitContainers(ctx, p, status)
+	}
+	t.m.pruneInitContainersBeforeStart(ctx, p, status)
+}
+
+// twinNoFiles has no files.
+type twinNoFiles struct{ kubecontainer.OSInterface }
+
+func (twinNoFiles) Remove(string) error { return nil }
 
 type twinRecorder struct{ t *Twin }
 
