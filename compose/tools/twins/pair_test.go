@@ -112,7 +112,8 @@ func (r *result) add(other *result) {
 
 func newResult() *result { return &result{seen: map[string]int{}, differences: map[string]int{}} }
 
-// run compares inputs on all processors until that moment, or until one fails. The clock is read once per batch.
+// run compares inputs on all processors until that moment, but at least enough of them, or until one fails. Which these
+// are depends on the seed alone. The clock is read once per batch.
 func (p *Pair[In, Out]) run(until time.Time, seed uint64) *result {
 	const batch = 64
 	var next atomic.Uint64
@@ -123,7 +124,7 @@ func (p *Pair[In, Out]) run(until time.Time, seed uint64) *result {
 	for range runtime.GOMAXPROCS(0) {
 		wg.Go(func() {
 			r := newResult()
-			for !failed.Load() && time.Now().Before(until) {
+			for !failed.Load() && (next.Load() < enough || time.Now().Before(until)) {
 				first := next.Add(batch) - batch
 				for input := first; input < first+batch; input++ {
 					if !p.judge(p.Generate(newSource(seed, input)), r) {

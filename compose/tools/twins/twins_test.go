@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	duration = flag.Duration("for", 5*time.Second, "how long all pairs take together")
+	duration = flag.Duration("for", 5*time.Second, "how long all pairs take together, or longer if the machine is slow")
 	seed     = flag.Uint64("seed", 1, "what the inputs are made from")
 	only     = flag.String("only", "", "the one pair to run")
 	number   = flag.Int64("input", -1, "the one input to compare, by its number")
@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	os.Exit(runTests(m))
 }
 
-// enough is of how many inputs each branch of the kubelet's function is to be seen.
+// enough is how many inputs a pair compares at least. Among them is each branch of the kubelet's function.
 const enough = 20_000
 
 // TestPairs gives random inputs to both functions of each pair.
@@ -60,7 +60,7 @@ func TestPairs(t *testing.T) {
 				return
 			}
 			for _, branch := range p.branches() {
-				if r.seen[branch] == 0 && r.inputs >= enough {
+				if r.seen[branch] == 0 {
 					t.Errorf("the kubelet never did: %s", branch)
 				}
 			}
