@@ -52,9 +52,10 @@ type Lister struct {
 	mu sync.Mutex
 	// refused says when the runtime refused to send a list last, by the list's name.
 	refused map[string]time.Time
-	// uids and strangers are of the last list of all sandboxes that came whole: the UIDs of their pods, and the IDs of
-	// those that have no pod.
-	uids, strangers []string
+	// sandboxes and strangers are of the last list of all sandboxes that came whole: their IDs by the UIDs of their pods,
+	// and the IDs of those that have no pod.
+	sandboxes map[string][]string
+	strangers []string
 }
 
 // New returns a Lister over the connections to the two services of a runtime.

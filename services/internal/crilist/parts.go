@@ -24,7 +24,7 @@ var (
 	}
 )
 
-// sandboxParts lists sandboxes pod by pod, and those of one pod state by state.
+// sandboxParts lists sandboxes pod by pod, those of one pod state by state, and those in one state one by one.
 func (l *Lister) sandboxParts(ctx context.Context,
 	f *runtimeapi.PodSandboxFilter) iter.Seq2[*runtimeapi.PodSandbox, error] {
 	return parts(func() ([]*runtimeapi.PodSandboxFilter, error) {
@@ -52,6 +52,14 @@ func (l *Lister) sandboxParts(ctx context.Context,
 				filters = append(filters, &runtimeapi.PodSandboxFilter{
 					Id: f.GetId(), State: &runtimeapi.PodSandboxStateValue{State: state}, LabelSelector: labels,
 				})
+			}
+		case f.GetId() == "":
+			ids, err := l.sandboxesOf(ctx, labels[kubelettypes.KubernetesPodUIDLabel])
+			if err != nil {
+				return nil, err
+			}
+			for _, id := range ids {
+				filters = append(filters, &runtimeapi.PodSandboxFilter{Id: id, State: f.GetState(), LabelSelector: labels})
 			}
 		default:
 			return nil, errSmallest("sandboxes", labels)
@@ -171,6 +179,32 @@ func (l *Lister) bySandbox(ctx context.Context, labels map[string]string, add fu
 	return nil
 }
 
+// sandboxesOf returns the IDs of a pod's sandboxes of which each state has more than one message. A pod has so many dead
+// ones only as long as ended containers keep them, which are small and name them. A dead one that no container keeps, and
+// that came after the last list that was whole, is not among them: it shows once the others are removed.
+func (l *Lister) sandboxesOf(ctx context.Context, uid string) ([]string, error) {
+	labels := map[string]string{kubelettypes.KubernetesPodUIDLabel: uid}
+	l.mu.Lock()
+	ids := slices.Clone(l.sandboxes[uid])
+	l.mu.Unlock()
+	for _, state := range containerStates {
+		answer, err := l.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
+			State: &runtimeapi.ContainerStateValue{State: state}, LabelSelector: labels,
+		}})
+		if status.Code(err) == codes.ResourceExhausted {
+			return nil, errSmallest("containers", labels)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("find the sandboxes of pod %q by its containers: %w", uid, err)
+		}
+		for _, c := range answer.GetContainers() {
+			ids = append(ids, c.GetPodSandboxId())
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids), nil
+}
+
 // errSmallest is the error of a list that cannot be had in smaller parts.
 func errSmallest(what string, labels map[string]string) error {
 	return status.Errorf(codes.ResourceExhausted, "the runtime's list of %s of pod %q is larger than one message",
@@ -179,17 +213,17 @@ func errSmallest(what string, labels map[string]string) error {
 
 // remember keeps of all sandboxes what is needed to ask for them one by one.
 func (l *Lister) remember(all []*runtimeapi.PodSandbox) {
-	var uids, strangers []string
+	sandboxes, strangers := map[string][]string{}, []string(nil)
 	for _, s := range all {
 		if uid := s.GetLabels()[kubelettypes.KubernetesPodUIDLabel]; uid != "" {
-			uids = append(uids, uid)
+			sandboxes[uid] = append(sandboxes[uid], s.GetId())
 		} else {
 			strangers = append(strangers, s.GetId())
 		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.uids, l.strangers = uids, strangers
+	l.sandboxes, l.strangers = sandboxes, strangers
 }
 
 // known returns the UIDs of the pods that may have a sandbox, and the IDs of sandboxes without a pod.
@@ -200,7 +234,7 @@ func (l *Lister) known() (uids, strangers []string, err error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	uids = slices.Concat(uids, l.uids)
+	uids = slices.AppendSeq(slices.Clone(uids), maps.Keys(l.sandboxes))
 	slices.Sort(uids)
 	return slices.Compact(uids), l.strangers, nil
 }
