@@ -1,6 +1,7 @@
 package objects
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -19,11 +20,14 @@ import (
 const (
 	defaultTTL     = time.Minute
 	defaultTimeout = 10 * time.Second
+	// maxWatched is how many objects of each kind are watched for one pod. What else it names is read again when it is
+	// older than the TTL, as with Cache: each watch costs memory, and a place among the requests of all pods.
+	maxWatched = 256
 )
 
 // Strategies of configMapAndSecretChangeDetectionStrategy.
 const (
-	// Watch keeps a watch on each object that a pod of this node names.
+	// Watch keeps a watch on each object that a pod of this node names, up to a number for each pod.
 	Watch = "Watch"
 	// Cache reads an object again when it is older than the TTL.
 	Cache = "Cache"
@@ -154,11 +158,17 @@ func (s *Store) ConfigMap(ctx context.Context, namespace, name string) (*v1.Conf
 // name is read again by the next get, even if another pod has just read it, unless a watch
 // has it. An immutable object has no watch.
 func (s *Store) Register(p *v1.Pod) {
+	secrets, configMaps := references(p)
+	now := named{keys(p.Namespace, secrets), keys(p.Namespace, configMaps)}
+	for _, n := range []int{len(now.secrets), len(now.configMaps)} {
+		if n > maxWatched {
+			s.log.Warn("pod names more objects of a kind than are watched, the others are read when they are old",
+				logkey.Pod, p.Namespace+"/"+p.Name, logkey.PodUID, p.UID, "objects", n, "watched", maxWatched)
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.pods[p.UID]
-	secrets, configMaps := references(p)
-	now := named{keys(p.Namespace, secrets), keys(p.Namespace, configMaps)}
 	s.pods[p.UID] = now
 	s.secrets.named(p.UID, before.secrets, now.secrets)
 	s.configMaps.named(p.UID, before.configMaps, now.configMaps)
@@ -196,20 +206,31 @@ func (k *kind[T]) collect(used map[key]bool) {
 
 // named reports what a pod names now and named before.
 func (k *kind[T]) named(pod types.UID, before, now []key) {
-	for _, at := range now {
-		if slices.Contains(before, at) {
-			continue
-		}
+	for _, at := range without(now, before) {
 		k.cache.invalidate(at)
-		if k.watches != nil {
-			k.watches.add(at, pod)
+	}
+	if k.watches == nil {
+		return
+	}
+	watched, wanted := before[:min(len(before), maxWatched)], now[:min(len(now), maxWatched)]
+	for _, at := range without(wanted, watched) {
+		k.watches.add(at, pod)
+	}
+	for _, at := range without(watched, wanted) {
+		k.watches.remove(at, pod)
+	}
+}
+
+// without returns the keys that are not among others, which are in their order.
+func without(keys, others []key) []key {
+	var rest []key
+	for _, k := range keys {
+		_, found := slices.BinarySearchFunc(others, k, func(a, b key) int { return cmp.Compare(a.name, b.name) })
+		if !found {
+			rest = append(rest, k)
 		}
 	}
-	for _, at := range before {
-		if !slices.Contains(now, at) && k.watches != nil {
-			k.watches.remove(at, pod)
-		}
-	}
+	return rest
 }
 
 func keys(namespace string, names []string) []key {

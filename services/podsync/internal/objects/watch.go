@@ -27,6 +27,9 @@ const (
 	// as jitter: a burst of pods has better uses for the client's rate than watches of objects
 	// that it has just read.
 	watchDelay = time.Second
+	// maxOpening is how many watches of a kind open at one time. The client lets so many requests a second through, in
+	// their order: what a pod waits for must not come after the watches of all objects that others name.
+	maxOpening = 8
 	// watchLife is the least time that the apiserver is asked to keep a watch open.
 	watchLife = 30 * time.Minute
 )
@@ -62,6 +65,8 @@ type watches[T object] struct {
 	patience time.Duration
 	log      *slog.Logger
 	running  sync.WaitGroup
+	// opening has room for each watch that opens.
+	opening chan struct{}
 
 	mu    sync.Mutex
 	items map[key]*item[T]
@@ -110,7 +115,17 @@ func newWatches[T object](life context.Context, client any, r resource[T], o Opt
 	}
 	return &watches[T]{
 		life: life, client: client, resource: r, changed: changed, patience: o.Timeout, log: o.Log,
-		items: map[key]*item[T]{},
+		opening: make(chan struct{}, maxOpening), items: map[key]*item[T]{},
+	}
+}
+
+// turn waits until a watch may open. What it returns is called once the watch has.
+func (w *watches[T]) turn(ctx context.Context) (opened func(), err error) {
+	select {
+	case w.opening <- struct{}{}:
+		return func() { <-w.opening }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
 }
 
@@ -264,6 +279,11 @@ func (i *item[T]) run(ctx context.Context) {
 	lw := &clientcache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			o.FieldSelector = selector
+			opened, err := i.owner.turn(ctx)
+			if err != nil {
+				return nil, err
+			}
+			defer opened()
 			i.opens()
 			if o.ResourceVersion == "0" {
 				o.ResourceVersion = "" // an apiserver's cache may be older than what pods were given
@@ -276,6 +296,11 @@ func (i *item[T]) run(ctx context.Context) {
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.FieldSelector = selector
+			opened, err := i.owner.turn(ctx)
+			if err != nil {
+				return nil, err
+			}
+			defer opened()
 			i.opens()
 			got, err := r.watch(ctx, i.key.namespace, o)
 			if err == nil {

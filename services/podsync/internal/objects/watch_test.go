@@ -2,6 +2,7 @@ package objects
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -11,8 +12,11 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 )
 
 // versioned gives the object a version, which the fake apiserver does not do.
@@ -204,5 +208,81 @@ func TestGetReadsEachTime(t *testing.T) {
 		if gets.Load() != 3 {
 			t.Errorf("%d reads of 3 asked for", gets.Load())
 		}
+	})
+}
+
+// TestAPodThatNamesManyObjects costs no more than some watches. What is not watched is as fresh as with Cache.
+func TestAPodThatNamesManyObjects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var gets, watches atomic.Int32
+		last := fmt.Sprintf("c%05d", 5*maxWatched-1)
+		client := counting(&gets, 0, versioned(configMap(last, "1"), "1"))
+		client.PrependWatchReactor("*", func(clienttesting.Action) (bool, watch.Interface, error) {
+			watches.Add(1)
+			return false, nil, nil
+		})
+		s, _ := watching(t, client)
+		var names []string
+		for i := range 5 * maxWatched {
+			names = append(names, fmt.Sprintf("c%05d", i))
+		}
+		s.Register(naming("one", names...))
+		time.Sleep(3 * watchDelay)
+		synctest.Wait()
+		if n := watches.Load(); n != maxWatched {
+			t.Errorf("%d watches for one pod", n)
+		}
+		if got := s.content(t, last); got != "1" {
+			t.Errorf("at first it is %q", got)
+		}
+		if _, err := client.CoreV1().ConfigMaps("ns").Update(t.Context(), versioned(configMap(last, "2"), "2"),
+			metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(defaultTTL)
+		if got := s.content(t, last); got != "2" || gets.Load() != 2 {
+			t.Errorf("after the TTL it is %q, read %d times", got, gets.Load())
+		}
+		s.Unregister("one")
+		synctest.Wait()
+		if n := len(s.configMaps.watches.items); n != 0 {
+			t.Errorf("%d watches stay without a pod", n)
+		}
+	})
+}
+
+// TestWatchesLeaveTheClientToOthers: a client lets its requests through in their order, so few of them are to open
+// watches.
+func TestWatchesLeaveTheClientToOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var under, most, opened atomic.Int32
+		opens := func() {
+			most.Store(max(most.Load(), under.Add(1)))
+			time.Sleep(time.Second)
+			under.Add(-1)
+		}
+		life, end := context.WithCancel(t.Context())
+		w := newWatches(life, fake.NewClientset(), resource[*v1.ConfigMap]{
+			example: &v1.ConfigMap{}, immutable: func(*v1.ConfigMap) bool { return false },
+			list: func(context.Context, string, metav1.ListOptions) (runtime.Object, error) {
+				opens()
+				return &v1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}, nil
+			},
+			watch: func(context.Context, string, metav1.ListOptions) (watch.Interface, error) {
+				opens()
+				opened.Add(1)
+				return watch.NewFake(), nil
+			},
+		}, Options{}.withDefaults())
+		for i := range 100 {
+			w.add(key{"ns", fmt.Sprint("c", i)}, "pod")
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if most.Load() > maxOpening || opened.Load() != 100 {
+			t.Errorf("%d watches open at one time, %d in all", most.Load(), opened.Load())
+		}
+		end()
+		w.running.Wait()
 	})
 }

@@ -31,6 +31,10 @@ import (
 // for a pod's volumes (2 m 3 s there).
 const defaultDeadline = 2 * time.Minute
 
+// maxAtOnce is how many volumes of a pod are worked on at one time. Each may wait for the API server, whose answers the
+// pods of the node share.
+const maxAtOnce = 64
+
 // Objects are the Secrets and ConfigMaps that volumes name. Their errors are the API's.
 type Objects interface {
 	Secret(ctx context.Context, namespace, name string) (*v1.Secret, error)
@@ -278,7 +282,7 @@ func (m *Manager) Refresh(ctx context.Context, p *v1.Pod) error {
 	})
 }
 
-// each does something with every volume of the pod, all at once, within the deadline.
+// each does something with every volume of the pod, many at once, within the deadline.
 func (m *Manager) each(ctx context.Context, p *v1.Pod, do func(context.Context, Plugin, *Spec) error) error {
 	if err := validUID(p.UID); err != nil {
 		return err
@@ -287,9 +291,17 @@ func (m *Manager) each(ctx context.Context, p *v1.Pod, do func(context.Context, 
 	defer cancel()
 	errs := make([]error, len(p.Spec.Volumes))
 	var all sync.WaitGroup
+	places := make(chan struct{}, maxAtOnce)
 	for i := range p.Spec.Volumes {
 		v := &p.Spec.Volumes[i]
+		select {
+		case places <- struct{}{}:
+		case <-ctx.Done():
+			errs[i] = &Error{Volume: v.Name, Err: context.Cause(ctx)}
+			continue
+		}
 		all.Go(func() {
+			defer func() { <-places }()
 			plugin, s, err := m.volume(p, v)
 			if err == nil {
 				err = do(ctx, plugin, s)

@@ -8,7 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
@@ -212,6 +215,44 @@ func FuzzCheckPath(f *testing.F) {
 		}
 		if joined != "/volume" && !strings.HasPrefix(joined, "/volume/") {
 			t.Fatalf("%q leaves the volume: %s", path, joined)
+		}
+	})
+}
+
+// crowded counts how many requests are under way at one time.
+type crowded struct {
+	*api
+	mu          sync.Mutex
+	under, most int
+}
+
+func (c *crowded) ConfigMap(context.Context, string, string) (*v1.ConfigMap, error) {
+	c.mu.Lock()
+	c.under++
+	c.most = max(c.most, c.under)
+	c.mu.Unlock()
+	time.Sleep(time.Second)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.under--
+	return &v1.ConfigMap{Data: map[string]string{"f": "x"}}, nil
+}
+
+// TestAPodOfManyVolumes asks the API server for some at one time, and stops when its time is over.
+func TestAPodOfManyVolumes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &crowded{api: &api{}}
+		m := New(Options{RootDir: "/nowhere", Objects: a, Tokens: a, Mounter: mount.NewFakeMounter(nil)})
+		var volumes []v1.Volume
+		for i := range 200 * maxAtOnce {
+			volumes = append(volumes, v1.Volume{Name: fmt.Sprint("v", i), VolumeSource: v1.VolumeSource{
+				ConfigMap: &v1.ConfigMapVolumeSource{DefaultMode: new(int32)},
+			}})
+		}
+		began := time.Now()
+		err := m.Check(t.Context(), podWith(volumes...))
+		if !errors.Is(err, context.DeadlineExceeded) || a.most != maxAtOnce || time.Since(began) > defaultDeadline+time.Second {
+			t.Errorf("%d requests at one time, an end after %v with %.100v", a.most, time.Since(began), err)
 		}
 	})
 }
