@@ -29,6 +29,8 @@ type Pull struct {
 	Auth func(*runtimeapi.AuthConfig) error
 	// Size in bytes of the image; 0 is 5 MiB.
 	Size uint64
+	// User that the image names.
+	User string
 }
 
 // imageStore is the runtime's image service.
@@ -155,7 +157,9 @@ func (s *imageStore) PullImage(ctx context.Context,
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return &runtimeapi.PullImageResponse{ImageRef: s.add(name, p.Size)}, nil
+	id := s.add(name, p.Size)
+	s.present[id].Username = p.User
+	return &runtimeapi.PullImageResponse{ImageRef: id}, nil
 }
 
 // RemoveImage implements CRI: idempotent.

@@ -18,6 +18,9 @@ import (
 // notRecorded is the kubelet's message.
 const notRecorded = "Failed to record image pull intent for container image %q: %w"
 
+// maxUser is how many bytes the name of an image's user may have. The kernel's tools take 32.
+const maxUser = 256
+
 // credentials are what to try a pull with.
 type credentials struct {
 	auths []keyring.Auth
@@ -110,10 +113,11 @@ func (t *task) fetch(ctx context.Context, auths []keyring.Auth) (got fetched, lo
 		if err == nil {
 			got := fetched{ref: ref, id: ref, auth: auth}
 			// The size is only reported and counted, so an unknown one does no harm.
-			if found, _ := t.p.opts.Runtime.ImageStatus(ctx, t.spec); found != nil {
+			found, err := t.p.opts.Runtime.ImageStatus(ctx, t.spec)
+			if found != nil {
 				got.id, got.size = found.Id, found.Size
 			}
-			return got, false, nil
+			return got, false, t.undo(ctx, found, err)
 		}
 		lost = lost || mayHavePulled(err)
 		if ctx.Err() != nil {
@@ -125,6 +129,20 @@ func (t *task) fetch(ctx context.Context, auths []keyring.Auth) (got fetched, lo
 		return fetched{}, lost, errs[0]
 	}
 	return fetched{}, lost, utilerrors.NewAggregate(errs)
+}
+
+// undo removes the image again if the runtime's list of all images could not have it: the name of the image's user, which
+// may be of any length, is in it.
+func (t *task) undo(ctx context.Context, found *runtimeapi.Image, err error) error {
+	if len(found.GetUsername()) <= maxUser && status.Code(err) != codes.ResourceExhausted {
+		return nil
+	}
+	t.p.metrics.undone.Inc()
+	refused := fmt.Errorf("the image names a user of more than %d bytes", maxUser)
+	if err := t.p.opts.Runtime.RemoveImage(ctx, t.spec); err != nil {
+		refused = fmt.Errorf("%w, and is not removed: %w", refused, err)
+	}
+	return refused
 }
 
 // mayHavePulled reports whether an error says nothing of what the runtime did.

@@ -9,11 +9,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are the kubelet's of image pulls, and one of our own.
+// metrics are the kubelet's of image pulls, and two of our own.
 type metrics struct {
 	duration *prometheus.HistogramVec
 	requests *prometheus.CounterVec
 	waiting  prometheus.Gauge
+	undone   prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -29,11 +30,15 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "microlet_image_pulls_waiting", Help: "Image pulls that wait for others to end.",
 		}),
+		undone: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "microlet_image_pulls_undone_total",
+			Help: "Images that were removed after their pull, because the name of their user is too long.",
+		}),
 	}
 	if reg == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.duration, m.requests, m.waiting} {
+	for _, c := range []prometheus.Collector{m.duration, m.requests, m.waiting, m.undone} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics of image pulls: %w", err)
 		}

@@ -47,6 +47,7 @@ type Runtime interface {
 	// PullImage returns the reference of the image; auth may be nil.
 	PullImage(ctx context.Context, image *runtimeapi.ImageSpec, auth *runtimeapi.AuthConfig,
 		sandbox *runtimeapi.PodSandboxConfig) (string, error)
+	RemoveImage(ctx context.Context, image *runtimeapi.ImageSpec) error
 }
 
 // Options of a Puller; the fields of KubeletConfiguration are named in parentheses.

@@ -463,3 +463,24 @@ func TestImageVolumes(t *testing.T) {
 		b.expectEvents(`Warning ErrImageNeverPull Container image "absent" is not present with pull policy of Never`)
 	})
 }
+
+// TestAnImageThatFillsLists is not kept: the runtime has the name of its user in each list of all images.
+func TestAnImageThatFillsLists(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for user, refused := range map[string]bool{
+			strings.Repeat("u", maxUser): false, strings.Repeat("u", maxUser+1): true, strings.Repeat("u", 17<<20): true,
+		} {
+			b := newBench(t, Options{})
+			b.fake.SetPull(app, fake.Pull{User: user})
+			_, err := b.ensure(t.Context(), "web", app, v1.PullIfNotPresent)
+			found, _ := b.puller.opts.Runtime.ImageStatus(t.Context(), &runtimeapi.ImageSpec{Image: app})
+			var shown *Error
+			if !refused && (err != nil || found == nil) {
+				t.Errorf("a user of %d bytes: %v", len(user), err)
+			}
+			if refused && (!errors.As(err, &shown) || shown.Reason != ReasonPull || len(shown.Message) > 200 || found != nil) {
+				t.Errorf("a user of %d bytes: %.300v, present: %t", len(user), err, found != nil)
+			}
+		}
+	})
+}

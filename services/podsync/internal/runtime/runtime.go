@@ -388,3 +388,11 @@ func (r *Runtime) PullImage(ctx context.Context, image *runtimeapi.ImageSpec, au
 	}
 	return resp.ImageRef, nil
 }
+
+// RemoveImage removes an image, under all of its names. One that is not there is no error.
+func (r *Runtime) RemoveImage(ctx context.Context, image *runtimeapi.ImageSpec) error {
+	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
+	defer cancel()
+	_, err := r.images.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: image})
+	return err
+}
