@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -28,6 +29,9 @@ const (
 
 // errMissing says that there is no log at a container's log path.
 var errMissing = errors.New("the log is missing")
+
+// errSparse says that next to nothing of a log is on the disk.
+var errSparse = errors.New("it is a file of holes")
 
 // file is a container's present log: its name in the folder, which is open. Links and mounts lead to the folder of all
 // logs, and from there on to nothing.
@@ -149,6 +153,9 @@ func (f *file) compressOne(ctx context.Context, name string) (err error) {
 	if err != nil {
 		return fmt.Errorf("compress a log: %w", err)
 	}
+	if isSparse(info) {
+		return fmt.Errorf("compress the log %s: %w", from.Name(), errSparse)
+	}
 	half := name + temporary
 	to, err := f.create(half, info.Mode().Perm())
 	if err != nil {
@@ -174,6 +181,14 @@ func (f *file) compressOne(ctx context.Context, name string) (err error) {
 		return f.failed("unlink", name, err)
 	}
 	return nil
+}
+
+// isSparse reports whether a file has a thousand times as many bytes as it takes on the disk: to read it would take for
+// ever. A file system that compresses makes a hundredth of a log at best.
+func isSparse(info fs.FileInfo) bool {
+	const blockSize, unit = 512, 1000
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && info.Size()/unit > max(stat.Blocks, 1)*blockSize
 }
 
 // create makes a file that was not there.

@@ -125,3 +125,23 @@ func TestNothingButALogIsCompressed(t *testing.T) {
 		}
 	})
 }
+
+// TestAFileWithoutAnEndIsNotCompressed: such a log takes nothing of the disk, and all of the time.
+func TestAFileWithoutAnEndIsNotCompressed(t *testing.T) {
+	dir := t.TempDir()
+	rotated := filepath.Join(dir, "0.log.1")
+	if err := errors.Join(os.WriteFile(rotated, []byte("text"), 0o600), os.Truncate(rotated, 1<<30)); err != nil {
+		t.Fatal(err)
+	}
+	f, err := open(filepath.Join(dir, "0.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.close()
+	if err := f.compressOne(t.Context(), "0.log.1"); !errors.Is(err, errSparse) {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(rotated); err != nil {
+		t.Errorf("it is gone: %v", err)
+	}
+}

@@ -175,7 +175,8 @@ func (f Folders) RemoveContainer(logPath string) error {
 	return err
 }
 
-// removeLog removes a log and what was rotated out of it. Pods may be able to write there, so no link is followed.
+// removeLog removes a log and what was rotated out of it. Pods may be able to write there, so no link is followed, and a
+// folder stays until that of the pod goes.
 func (f Folders) removeLog(path string) error {
 	dir, err := folderOf(f.Pods, path)
 	if err != nil {
@@ -191,7 +192,7 @@ func (f Folders) removeLog(path string) error {
 		if e.Name() != name && !strings.HasPrefix(e.Name(), name+".") {
 			continue
 		}
-		if err := unix.Unlinkat(int(dir.Fd()), e.Name(), 0); gone(err) != nil {
+		if err := unix.Unlinkat(int(dir.Fd()), e.Name(), 0); gone(err) != nil && !errors.Is(err, unix.EISDIR) {
 			return &fs.PathError{Op: "unlink", Path: filepath.Join(dir.Name(), e.Name()), Err: err}
 		}
 	}

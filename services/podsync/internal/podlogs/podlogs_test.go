@@ -124,6 +124,25 @@ func TestRemoveContainerTakesOneLog(t *testing.T) {
 	}
 }
 
+// TestAFolderInThePlaceOfALog stays, and keeps no container: it goes with the pod's folder.
+func TestAFolderInThePlaceOfALog(t *testing.T) {
+	f, logs := folders(t, t.TempDir())
+	for _, name := range []string{"0.log", "0.log.1", "0.log.2"} {
+		if err := os.Mkdir(filepath.Join(logs, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(logs, "0.log.3"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.RemoveContainer(filepath.Join(logs, "0.log")); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(filepath.Join(logs, "0.log.3")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a log beside it is still there: %v", err)
+	}
+}
+
 // aGroup is one that this process may give away.
 func aGroup() int {
 	if os.Getgid() == 0 {
