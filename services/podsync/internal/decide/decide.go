@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -317,6 +318,10 @@ func (r *round) remove(id string) {
 	}
 }
 
+// maxReplaced is how many replaced sandboxes stay for the containers that have ended in them. The runtime has the labels
+// and annotations of a pod once for each of its sandboxes.
+const maxReplaced = 8
+
 // removeSuperseded leaves the newest dead instances of each container, for the last state
 // and the logs, and gives up the older ones. One that was created only is none of them.
 func (r *round) removeSuperseded() {
@@ -325,6 +330,8 @@ func (r *round) removeSuperseded() {
 		c := &r.in.State.Containers[i]
 		switch {
 		case MayRun(c) || slices.Contains(r.actions.Remove, c.ID):
+		case r.isHistory(c):
+			r.actions.Remove = append(r.actions.Remove, c.ID)
 		case !exited(c) && c == r.in.State.Latest(c.Name):
 		case exited(c) && kept[c.Name] < max(r.in.KeepDead, 1):
 			kept[c.Name]++
@@ -332,6 +339,18 @@ func (r *round) removeSuperseded() {
 			r.actions.Remove = append(r.actions.Remove, c.ID)
 		}
 	}
+}
+
+// isHistory reports whether a container has ended for good, as was reported, in a sandbox that many others have
+// replaced.
+func (r *round) isHistory(c *pod.Container) bool {
+	at := slices.IndexFunc(r.in.State.Sandboxes, func(s pod.Sandbox) bool { return s.ID == c.SandboxID })
+	if at <= maxReplaced {
+		return false
+	}
+	spec, end := podutil.Container(&r.in.Pod.Spec, c.Name), reportedEnd(r.in.reported(), c.Name)
+	return spec != nil && end != nil && strings.HasSuffix(end.ContainerID, "://"+c.ID) &&
+		!ShouldRestart(r.in.Pod, spec, end.ExitCode)
 }
 
 func latestExited(st *pod.State, name string) *pod.Container {

@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -300,5 +301,34 @@ func TestWhatWasOnlyCreatedIsNoDeadInstance(t *testing.T) {
 	in.State = ready(ctr("3", "a", running, 0), ctr("2", "a", created, 0), ended)
 	if got := briefly(Decide(in)); !slices.Equal(got.Remove, []string{"2"}) {
 		t.Errorf("beside what runs: %+v", got)
+	}
+}
+
+// TestContainersThatKeepReplacedSandboxes: a pod whose sandbox is replaced again and again keeps a few of them, and of
+// older ones none that nothing but an end that was reported keeps.
+func TestContainersThatKeepReplacedSandboxes(t *testing.T) {
+	p := testPod(v1.RestartPolicyOnFailure, "lives")
+	st := ready(ctr("lives", "lives", running, 0))
+	for i := range maxReplaced + 3 {
+		name := fmt.Sprint("c", i)
+		p.Spec.Containers = append(p.Spec.Containers, plain(name))
+		c := ctr("id-"+name, name, dead, 0)
+		c.SandboxID = fmt.Sprint("old", i)
+		st.Sandboxes = append(st.Sandboxes, pod.Sandbox{ID: c.SandboxID})
+		st.Containers = append(st.Containers, c)
+		if i != maxReplaced+1 { // the last but one is not reported yet
+			p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, v1.ContainerStatus{
+				Name: name, State: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ContainerID: "x://" + c.ID}},
+			})
+		}
+	}
+	got := briefly(Decide(Input{Pod: p, State: st, Now: t0}))
+	want := brief{Remove: []string{fmt.Sprint("id-c", maxReplaced), fmt.Sprint("id-c", maxReplaced+2)}}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	st.Containers = slices.DeleteFunc(st.Containers, func(c pod.Container) bool { return slices.Contains(want.Remove, c.ID) })
+	if d := cmp.Diff(brief{}, briefly(Decide(Input{Pod: p, State: st, Now: t0}))); d != "" {
+		t.Errorf("without them: %s", d)
 	}
 }

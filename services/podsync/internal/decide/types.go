@@ -67,8 +67,8 @@ type Actions struct {
 	// Kill names single containers to stop; empty when StopPod is set.
 	Kill []Kill
 	// Remove names dead containers that count no more, whether or not they can be removed: init containers of a sandbox
-	// that is replaced, containers that were created but never started, and all but the newest KeepDead dead instances
-	// of each container.
+	// that is replaced, containers that were created but never started, all but the newest KeepDead dead instances of each
+	// container, and those that ended for good many sandboxes ago.
 	Remove []string
 	// Reset names containers that count no more either, and whose logs stay: the pod begins anew in its sandbox.
 	Reset []string

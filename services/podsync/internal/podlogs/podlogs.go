@@ -175,8 +175,8 @@ func (f Folders) RemoveContainer(logPath string) error {
 	return err
 }
 
-// removeLog removes a log and what was rotated out of it. Pods may be able to write there, so no link is followed, and a
-// folder stays until that of the pod goes.
+// removeLog removes a log and what was rotated out of it. Pods may be able to write there, so no link is followed, and
+// a folder stays until that of the pod goes.
 func (f Folders) removeLog(path string) error {
 	dir, err := folderOf(f.Pods, path)
 	if err != nil {
