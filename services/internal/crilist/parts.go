@@ -179,9 +179,10 @@ func (l *Lister) bySandbox(ctx context.Context, labels map[string]string, add fu
 	return nil
 }
 
-// sandboxesOf returns the IDs of the sandboxes of a pod that has more in one state than a message can have. So many dead
-// ones there are only as long as ended containers keep them, which are small and name them. A dead one that no container
-// keeps, and that came after the last list that was whole, is not among them: it shows once the others are removed.
+// sandboxesOf returns the IDs of the sandboxes of a pod that has more in one state than a message can have. So many
+// dead ones there are only as long as ended containers keep them, which are small and name them. A dead one that no
+// container keeps, and that came after the last list that was whole, is not among them: it shows once the others are
+// removed.
 func (l *Lister) sandboxesOf(ctx context.Context, uid string) ([]string, error) {
 	labels := map[string]string{kubelettypes.KubernetesPodUIDLabel: uid}
 	l.mu.Lock()

@@ -122,8 +122,8 @@ func (ws walks) serve(q *request) *answer {
 		}
 	}
 	a.Entries, a.Done = w.step(q.Entries, time.Now().Add(sliceTime))
+	a.Usage = w.usage()
 	if a.Done {
-		a.Usage = w.usage()
 		delete(ws, q.Walk)
 	}
 	return a

@@ -231,11 +231,11 @@ func TestWalksOfAChild(t *testing.T) {
 			a.Usage.InodesUsed, a.Gone, a.Error != ""))
 	}
 	want := []string{
-		"1: 2 done=false inodes=0 gone=false failed=false",
+		"1: 2 done=false inodes=3 gone=false failed=false",
 		"2: 0 done=true inodes=0 gone=true failed=true",
 		"3: 0 done=true inodes=0 gone=false failed=true",
 		"1: 4 done=true inodes=7 gone=false failed=false",
-		"4: 1 done=false inodes=0 gone=false failed=false",
+		"4: 1 done=false inodes=2 gone=false failed=false",
 		"5: 6 done=true inodes=7 gone=false failed=false",
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {

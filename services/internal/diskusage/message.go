@@ -34,7 +34,7 @@ type answer struct {
 	Walk uint64 `json:"walk"`
 	// Entries is how many it looked at.
 	Entries int `json:"entries"`
-	// Done says that the walk has ended, with Usage unless Gone or Error is set.
+	// Done says that the walk has ended. Usage is what it has seen so far, unless Gone or Error is set.
 	Done  bool  `json:"done"`
 	Usage Usage `json:"usage"`
 	// Gone says that there is no such directory.

@@ -27,8 +27,8 @@ type Walker struct {
 	hung time.Duration // 0: hungAfter; tests set it
 }
 
-// Walk measures the directories one after the other, in a child of their own, until ctx ends. One that is not there takes
-// nothing. A child that hangs is left behind.
+// Walk measures the directories one after the other, in a child of their own, until ctx ends. One that is not there
+// takes nothing. A child that hangs is left behind. What comes with an error is what was seen until then.
 func (w *Walker) Walk(ctx context.Context, dirs []Dir) (map[Dir]Usage, error) {
 	if w.children.Add(1) > maxWalkers {
 		w.children.Add(-1)
@@ -54,39 +54,41 @@ func (w *Walker) Walk(ctx context.Context, dirs []Dir) (map[Dir]Usage, error) {
 	all := make(map[Dir]Usage, len(dirs))
 	for i, d := range dirs {
 		if all[d], err = w.measure(ctx, p, answers, request{Walk: uint64(i), Path: d.Path, Mode: d.Mode}); err != nil {
-			return nil, fmt.Errorf("measure %s: %w", d.Path, err)
+			return all, fmt.Errorf("measure %s: %w", d.Path, err)
 		}
 	}
 	return all, nil
 }
 
-// measure asks for one slice after the other until the walk has ended.
+// measure asks for one slice after the other until the walk has ended. It returns what was seen with an error, too.
 func (w *Walker) measure(ctx context.Context, p process, answers <-chan *answer, q request) (Usage, error) {
 	q.Entries = maxSlice
 	hung := w.hung
 	if hung == 0 {
 		hung = hungAfter
 	}
+	var seen Usage
 	for {
 		if err := p.ask(q); err != nil {
-			return Usage{}, err
+			return seen, err
 		}
 		select {
 		case a := <-answers:
 			switch {
 			case a == nil || a.Walk != q.Walk:
-				return Usage{}, errBroken
+				return seen, errBroken
 			case a.Gone:
 				return Usage{}, nil
 			case a.Error != "":
-				return Usage{}, errors.New(a.Error)
+				return seen, errors.New(a.Error)
 			case a.Done:
 				return a.Usage, nil
 			}
+			seen = a.Usage
 		case <-time.After(hung):
-			return Usage{}, errHangs
+			return seen, errHangs
 		case <-ctx.Done():
-			return Usage{}, ctx.Err()
+			return seen, ctx.Err()
 		}
 	}
 }

@@ -33,6 +33,19 @@ func TestAWalker(t *testing.T) {
 	proctest.Await(t, patience, "the end of all children", func() bool { return w.children.Load() == 0 })
 }
 
+// TestAWalkerThatIsInterrupted says what it has seen until then.
+func TestAWalkerThatIsInterrupted(t *testing.T) {
+	hangs, end := fuse(t)
+	defer end()
+	seen := Dir{Path: tree(t)}
+	write(t, filepath.Join(seen.Path, "file"), 5000)
+	w := Walker{hung: 5 * time.Second}
+	got, err := w.Walk(t.Context(), []Dir{seen, {Path: hangs}})
+	if !errors.Is(err, errHangs) || got[seen].UsedBytes < 8192 {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
 // TestAWalkerLeavesAChildThatHangsBehind, and no more than a few of them.
 func TestAWalkerLeavesAChildThatHangsBehind(t *testing.T) {
 	hangs, end := fuse(t)

@@ -36,7 +36,7 @@ const (
 	maxUnder = 3
 	// kept is how long its outcome is good.
 	kept = time.Minute
-	// keptError is how long a pod is left alone that could not be measured.
+	// keptError is how long a pod is left alone that could not be measured as a whole.
 	keptError = 5 * time.Minute
 
 	labelPodUID        = "io.kubernetes.pod.uid"
@@ -52,7 +52,10 @@ type Runtime interface {
 		...grpc.CallOption) (*runtimeapi.ListContainerStatsResponse, error)
 }
 
-// Walk measures folders; see diskusage.Walker.
+// errPartly is for figures of a pod whose folders were not all walked through. It takes no less than they say.
+var errPartly = errors.New("the pod is measured only in part")
+
+// Walk measures folders; see diskusage.Walker. What it returns with an error is what it has seen until then.
 type Walk func(ctx context.Context, dirs []diskusage.Dir) (map[diskusage.Dir]diskusage.Usage, error)
 
 // Measurer measures pods. It is safe for concurrent use.
@@ -107,8 +110,8 @@ func (m *Measurer) outcome(ctx context.Context, p *v1.Pod) outcome {
 	ctx, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
 	figures, err := m.measure(ctx, p)
-	if figures == nil {
-		return outcome{nil, err, time.Now().Add(keptError)}
+	if figures == nil || errors.Is(err, errPartly) {
+		return outcome{figures, err, time.Now().Add(keptError)}
 	}
 	return outcome{figures, err, time.Now().Add(kept)}
 }
@@ -178,7 +181,7 @@ func (m *Measurer) measure(ctx context.Context, p *v1.Pod) (*statsapi.PodStats, 
 	}
 	used, err := m.walk(ctx, slices.Collect(folders.Dirs))
 	if err != nil {
-		return nil, err
+		unknown = errors.Join(unknown, fmt.Errorf("%w: %w", errPartly, err))
 	}
 	figures, now := &statsapi.PodStats{}, metav1.Now()
 	total := uint64(0)

@@ -130,6 +130,30 @@ func TestWithoutTheRuntime(t *testing.T) {
 	})
 }
 
+// TestAPodThatIsTooLarge takes at least what was seen of it, and is left alone then as one that cannot be measured.
+func TestAPodThatIsTooLarge(t *testing.T) {
+	var walks atomic.Int32
+	walk := func(ctx context.Context, dirs []diskusage.Dir) (map[diskusage.Dir]diskusage.Usage, error) {
+		walks.Add(1)
+		<-ctx.Done()
+		return map[diskusage.Dir]diskusage.Usage{dirs[0]: {UsedBytes: 7}}, ctx.Err()
+	}
+	run(t, layers{}, walk, func(t *testing.T, m *Measurer) {
+		_, _ = m.Of(t.Context(), newPod("u"))
+		time.Sleep(deadline)
+		for range 2 {
+			f, err := m.Of(t.Context(), newPod("u"))
+			if !errors.Is(err, context.DeadlineExceeded) || f == nil || *f.VolumeStats[0].UsedBytes != 7 {
+				t.Errorf("%+v, %v", f, err)
+			}
+			time.Sleep(kept)
+		}
+		if n := walks.Load(); n != 1 {
+			t.Errorf("it was walked through %d times", n)
+		}
+	})
+}
+
 // TestALargePodShieldsNoOther: its caller does not wait for it, and finds what was measured later.
 func TestALargePodShieldsNoOther(t *testing.T) {
 	var mu sync.Mutex

@@ -318,8 +318,8 @@ func (r *round) remove(id string) {
 	}
 }
 
-// maxReplaced is how many replaced sandboxes stay for the containers that have ended in them. The runtime has the labels
-// and annotations of a pod once for each of its sandboxes.
+// maxReplaced is how many replaced sandboxes stay for the containers that have ended in them. The runtime has the
+// labels and annotations of a pod once for each of its sandboxes.
 const maxReplaced = 8
 
 // removeSuperseded leaves the newest dead instances of each container, for the last state

@@ -327,7 +327,9 @@ func TestContainersThatKeepReplacedSandboxes(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
-	st.Containers = slices.DeleteFunc(st.Containers, func(c pod.Container) bool { return slices.Contains(want.Remove, c.ID) })
+	st.Containers = slices.DeleteFunc(st.Containers, func(c pod.Container) bool {
+		return slices.Contains(want.Remove, c.ID)
+	})
 	if d := cmp.Diff(brief{}, briefly(Decide(Input{Pod: p, State: st, Now: t0}))); d != "" {
 		t.Errorf("without them: %s", d)
 	}

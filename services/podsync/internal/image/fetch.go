@@ -131,8 +131,8 @@ func (t *task) fetch(ctx context.Context, auths []keyring.Auth) (got fetched, lo
 	return fetched{}, lost, utilerrors.NewAggregate(errs)
 }
 
-// undo removes the image again if it could make the runtime's list of all images too large: the list has the name of the
-// image's user, which may be of any length.
+// undo removes the image again if it could make the runtime's list of all images too large: the list has the name of
+// the image's user, which may be of any length.
 func (t *task) undo(ctx context.Context, found *runtimeapi.Image, err error) error {
 	if len(found.GetUsername()) <= maxUser && status.Code(err) != codes.ResourceExhausted {
 		return nil
