@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"os"
@@ -106,6 +107,34 @@ func TestOnlyDeclaredProbesRun(t *testing.T) {
 	if err := send(t, b.byRole[role.NodeAPI], execSync,
 		encode(t, &runtimeapi.ExecSyncRequest{ContainerId: b.container, Cmd: []string{"id"}})); err != nil {
 		t.Errorf("nodeapi: %v", err)
+	}
+}
+
+// loud is a runtime whose commands print without an end.
+type loud struct{ grpc.ClientConnInterface }
+
+func (loud) Invoke(_ context.Context, _ string, _, reply any, _ ...grpc.CallOption) (err error) {
+	reply.(*frame).data, err = proto.Marshal(&runtimeapi.ExecSyncResponse{
+		Stdout: make([]byte, 10<<20), Stderr: make([]byte, 5<<20), ExitCode: 3,
+	})
+	return err
+}
+
+// TestProbesThatPrintMuch give the prober no more than it shows, and nodeapi all.
+func TestProbesThatPrintMuch(t *testing.T) {
+	b := newBench(t, anyone)
+	b.passed.ClientConnInterface = loud{}
+	for _, test := range []struct {
+		role           role.Role
+		stdout, stderr int
+	}{{role.Prober, maxOutput, maxOutput}, {role.NodeAPI, 10 << 20, 5 << 20}} {
+		a, err := runtimeapi.NewRuntimeServiceClient(b.byRole[test.role]).ExecSync(t.Context(),
+			&runtimeapi.ExecSyncRequest{ContainerId: b.container, Cmd: []string{"hello"}, Timeout: 1},
+			grpc.MaxCallRecvMsgSize(maxMessage))
+		if err != nil || len(a.Stdout) != test.stdout || len(a.Stderr) != test.stderr || a.ExitCode != 3 {
+			t.Errorf("%s gets %d and %d bytes, exit code %d, %v", test.role, len(a.GetStdout()), len(a.GetStderr()),
+				a.GetExitCode(), err)
+		}
 	}
 }
 

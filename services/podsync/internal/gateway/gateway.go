@@ -263,6 +263,9 @@ func (g *Gateway) unary(r role.Role, conn grpc.ClientConnInterface, method strin
 		// only error is that the caller is gone, whom then nothing reaches.
 		_ = grpc.SetHeader(ctx, passed(a.header))
 		_ = grpc.SetTrailer(ctx, passed(a.trailer))
+		if err == nil {
+			a.message.data, err = shorten(r, name, a.message.data)
+		}
 		if err != nil {
 			return nil, asStatus(err)
 		}
