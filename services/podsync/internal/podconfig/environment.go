@@ -39,6 +39,7 @@ type environment struct {
 	values map[string]string
 	// strings are what the variables and the words of the container take together.
 	strings expansion.Strings
+	files   envfile.Reader
 }
 
 // set gives a variable its value, or returns an error if the variables are too many with it.
@@ -133,7 +134,7 @@ func (b *Builder) environment(ctx context.Context, p *v1.Pod, c *v1.Container, a
 				err = fmt.Errorf("env %s: %w", v.Name, err)
 			}
 		} else {
-			value, set, err = b.valueFrom(ctx, p, c, v, a, volumes)
+			value, set, err = b.valueFrom(ctx, p, c, v, a, volumes, &e.files)
 		}
 		if err != nil {
 			return nil, err
@@ -186,7 +187,7 @@ func setAll[T ~string | ~[]byte](e *environment, prefix string, data map[string]
 
 // valueFrom reads one variable from elsewhere; set is false when it is optional and missing.
 func (b *Builder) valueFrom(ctx context.Context, p *v1.Pod, c *v1.Container, v *v1.EnvVar, a downward.Addresses,
-	volumes map[string]volume.Mounted) (value string, set bool, err error) {
+	volumes map[string]volume.Mounted, files *envfile.Reader) (value string, set bool, err error) {
 	switch from := v.ValueFrom; {
 	case from.FieldRef != nil:
 		value, err = downward.Field(from.FieldRef, p, a)
@@ -217,18 +218,19 @@ func (b *Builder) valueFrom(ctx context.Context, p *v1.Pod, c *v1.Container, v *
 		}
 		return string(secret), ok, nil
 	case from.FileKeyRef != nil:
-		return fromFile(from.FileKeyRef, volumes)
+		return fromFile(from.FileKeyRef, volumes, files)
 	}
 	return "", false, fmt.Errorf("env %s of container %s: its valueFrom has a source that is not built", v.Name, c.Name)
 }
 
 // fromFile reads a variable from a file that an earlier container has left in a volume.
-func fromFile(ref *v1.FileKeySelector, volumes map[string]volume.Mounted) (value string, set bool, err error) {
+func fromFile(ref *v1.FileKeySelector, volumes map[string]volume.Mounted,
+	files *envfile.Reader) (value string, set bool, err error) {
 	mounted, ok := volumes[ref.VolumeName]
 	if !ok {
 		return "", false, fmt.Errorf("cannot find the volume %q referenced by FileKeyRef", ref.VolumeName)
 	}
-	value, err = envfile.Read(mounted.HostPath, ref.Path, ref.Key)
+	value, err = files.Read(mounted.HostPath, ref.Path, ref.Key)
 	if err != nil {
 		return "", false, fmt.Errorf("couldn't parse env file %s of volume %s: %w", ref.Path, ref.VolumeName, err)
 	}

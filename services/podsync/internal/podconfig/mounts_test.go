@@ -1,6 +1,7 @@
 package podconfig
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -22,6 +23,26 @@ import (
 	"github.com/microlet/microlet/services/internal/testing/notregular"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 )
+
+// TestAFileThatIsNamedManyTimes is not read without an end.
+func TestAFileThatIsNamedManyTimes(t *testing.T) {
+	b, dir, p := builder(t), t.TempDir(), plainPod()
+	if err := os.WriteFile(filepath.Join(dir, "env"), bytes.Repeat([]byte("#\n"), 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 100 {
+		p.Spec.Containers[0].Env = append(p.Spec.Containers[0].Env, v1.EnvVar{
+			Name: fmt.Sprint("V", i), ValueFrom: &v1.EnvVarSource{
+				FileKeyRef: &v1.FileKeySelector{VolumeName: "token", Path: "env", Key: "A", Optional: ptr.To(true)},
+			},
+		})
+	}
+	_, err := b.Container(t.Context(), p, &p.Spec.Containers[0],
+		ContainerInput{Volumes: map[string]volume.Mounted{"token": {HostPath: dir}}})
+	if err == nil || !strings.Contains(err.Error(), "have more than 67108864 bytes together") {
+		t.Errorf("a file of 2 MiB is named a hundred times: %v", err)
+	}
+}
 
 func TestMountsOfPaths(t *testing.T) {
 	b := builder(t)

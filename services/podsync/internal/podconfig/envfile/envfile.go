@@ -16,12 +16,23 @@ import (
 	"github.com/microlet/microlet/services/internal/regularfile"
 )
 
-// maxFile is more than the variables of a process may take on Linux.
-const maxFile = 4 << 20
+const (
+	// maxFile is more than the variables of a process may take on Linux.
+	maxFile = 4 << 20
+	// maxRead is how much one Reader reads: a container may name a file once for each of its variables.
+	maxRead = 64 << 20
+)
+
+// Reader reads the variables of one container. The zero value is ready.
+type Reader struct{ read int }
 
 // Read returns the variable of that name in the file at path in the volume; "" when there is
 // none, or when it is empty.
-func Read(volume, path, name string) (string, error) {
+func (r *Reader) Read(volume, path, name string) (string, error) {
+	if r.read > maxRead {
+		return "", fmt.Errorf("the files of the container's variables have more than %d bytes together, each counted as "+
+			"often as it is named", maxRead)
+	}
 	root, err := os.OpenRoot(volume)
 	if err != nil {
 		return "", err
@@ -36,6 +47,7 @@ func Read(volume, path, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	r.read += len(text)
 	if len(text) > maxFile {
 		return "", fmt.Errorf("%s has more than %d bytes", path, maxFile)
 	}
