@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/microlet/microlet/services/internal/podutil"
@@ -123,20 +125,35 @@ func nestedMountPoints(p *v1.Pod, name, dir string) error {
 	}
 	defer func() { _ = root.Close() }() // only folders were made
 	for _, ofOne := range mounts {
-		for _, outer := range ofOne {
-			if outer.Name != name {
-				continue
-			}
-			for _, inner := range ofOne {
-				below, ok := strings.CutPrefix(filepath.Clean(inner.MountPath), filepath.Clean(outer.MountPath)+"/")
-				if !ok {
-					continue
-				}
-				if err := root.MkdirAll(below, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-					return fmt.Errorf("unable to create nested volume mountpoints: %w", err)
-				}
+		for below := range nested(ofOne, name) {
+			if err := root.MkdirAll(below, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+				return fmt.Errorf("unable to create nested volume mountpoints: %w", err)
 			}
 		}
 	}
 	return nil
+}
+
+// nested yields where in a volume a container mounts others. A container may have ten thousands of mounts, so each is
+// looked for among the paths above it, and not among all.
+func nested(mounts []v1.VolumeMount, name string) iter.Seq[string] {
+	outer := map[string]bool{}
+	for i := range mounts {
+		if mounts[i].Name == name {
+			outer[filepath.Clean(mounts[i].MountPath)] = true
+		}
+	}
+	return func(yield func(string) bool) {
+		for i := range mounts {
+			if len(outer) == 0 || len(mounts[i].MountPath) > unix.PathMax {
+				continue // the kernel mounts nothing there
+			}
+			path := filepath.Clean(mounts[i].MountPath)
+			for at := strings.LastIndexByte(path, '/'); at > 0; at = strings.LastIndexByte(path[:at], '/') {
+				if outer[path[:at]] && !yield(path[at+1:]) {
+					return
+				}
+			}
+		}
+	}
 }

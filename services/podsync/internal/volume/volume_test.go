@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	mount "k8s.io/mount-utils"
+
+	"golang.org/x/sys/unix"
 )
 
 // api holds objects and gives tokens that contain their number.
@@ -256,4 +259,23 @@ func TestAPodOfManyVolumes(t *testing.T) {
 			t.Errorf("%d requests at one time, an end after %v with %.100v", a.most, took, err)
 		}
 	})
+}
+
+// TestWhereOthersAreMounted: the folders for mounts in a volume are those below the volume's own mounts.
+func TestWhereOthersAreMounted(t *testing.T) {
+	mounts := []v1.VolumeMount{
+		{Name: "v", MountPath: "/a"}, {Name: "v", MountPath: "/a/b/"}, {Name: "w", MountPath: "/a/b/c//d"},
+		{Name: "w", MountPath: "/ab"}, {Name: "w", MountPath: "/b/a/x"}, {Name: "v", MountPath: "/"},
+		{Name: "w", MountPath: "/a/" + strings.Repeat("x/", unix.PathMax)},
+	}
+	got := slices.Sorted(nested(mounts, "v"))
+	if want := []string{"b", "b/c/d", "c/d"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := slices.Collect(nested(mounts, "w")); len(got) != 0 {
+		t.Errorf("nothing is mounted in the other: %q", got)
+	}
+	if got := slices.Collect(nested(mounts, "none")); len(got) != 0 {
+		t.Errorf("it is not mounted: %q", got)
+	}
 }
