@@ -34,6 +34,7 @@ type bench struct {
 	fake    *fake.Runtime
 	direct  *grpc.ClientConn
 	byRole  map[role.Role]*grpc.ClientConn
+	sockets map[role.Role]string
 	stop    func()
 	sandbox string
 	// container runs, with the label app=web. Its pod declares the exec probe "hello", of 5 s.
@@ -81,7 +82,8 @@ func newBench(t *testing.T, roles func(int) []role.Role) *bench {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	b := &bench{fake: fake.NewRuntime(nil), byRole: map[role.Role]*grpc.ClientConn{}}
+	b := &bench{fake: fake.NewRuntime(nil), byRole: map[role.Role]*grpc.ClientConn{},
+		sockets: map[role.Role]string{}}
 	stopRuntime, err := b.fake.Serve(filepath.Join(dir, "runtime.sock"))
 	if err != nil {
 		t.Fatal(err)
@@ -113,7 +115,7 @@ func newBench(t *testing.T, roles func(int) []role.Role) *bench {
 		if listeners[r], err = unixgrpc.Listen(path, 0o600, -1); err != nil {
 			t.Fatal(err)
 		}
-		b.byRole[r] = dial(t, path)
+		b.byRole[r], b.sockets[r] = dial(t, path), path
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -132,6 +134,8 @@ func dial(t *testing.T, path string) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithAuthority("localhost"),
+		// What is not read stays with the gateway.
+		grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(64<<10),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", path)
 		}))

@@ -36,7 +36,7 @@ const (
 // send sends bytes as a request.
 func send(t *testing.T, conn grpc.ClientConnInterface, method string, request []byte) error {
 	t.Helper()
-	return conn.Invoke(t.Context(), method, &frame{request}, &frame{}, grpc.ForceCodecV2(frameCodec{}))
+	return conn.Invoke(t.Context(), method, &frame{data: request}, &frame{}, grpc.ForceCodecV2(frameCodec{}))
 }
 
 func encode(t *testing.T, m proto.Message) []byte {

@@ -9,7 +9,11 @@ import (
 
 // frame is one message, not decoded: what the gateway passes on it does not read, so
 // that fields which it does not know survive.
-type frame struct{ data []byte }
+type frame struct {
+	data []byte
+	// off is called once the frame is off, or its call has ended; nil calls nothing.
+	off func()
+}
 
 // frameCodec leaves messages as they are.
 type frameCodec struct{}
@@ -21,6 +25,9 @@ func (frameCodec) Marshal(v any) (mem.BufferSlice, error) {
 	f, ok := v.(*frame)
 	if !ok {
 		return nil, fmt.Errorf("the gateway passes frames on, not a %T", v)
+	}
+	if f.off != nil {
+		return mem.BufferSlice{hold(f.data, f.off)}, nil
 	}
 	return mem.BufferSlice{mem.SliceBuffer(f.data)}, nil
 }

@@ -9,6 +9,7 @@
 //   - A checkpoint goes into a new file in the checkpoint folder, with the kubelet's name. Nobody sees a verbose
 //     status.
 //   - On the socket of a role, root may do no more than the role (package unixgrpc).
+//   - A role has a bounded number of answers at one time, until they are read (see places).
 //   - Callers share the response of a list only if all asked before the call was sent to the runtime (see joiner).
 //     podsync's own reads do not use the gateway and are never shared.
 package gateway

@@ -69,6 +69,7 @@ type Gateway struct {
 	opts          Options
 	joiner        *joiner
 	calls, denied *prometheus.CounterVec
+	places        map[role.Role]places
 
 	mu     sync.Mutex
 	logged map[string]time.Time // when a refusal was logged last, by role, method and reason
@@ -101,6 +102,7 @@ func New(opts Options) (*Gateway, error) {
 	}
 	g := &Gateway{
 		opts: opts, joiner: newJoiner(defaultPatience, opts.Timeout), logged: map[string]time.Time{},
+		places: map[role.Role]places{},
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "microlet_cri_gateway_calls_total",
 			Help: "Calls that services made through the CRI gateway, denied ones included.",
@@ -110,6 +112,9 @@ func New(opts Options) (*Gateway, error) {
 			Help: "Calls that the CRI gateway denied, by reason: a method that the role does not have, or what the " +
 				"request asks for.",
 		}, []string{"role", "method", "reason"}),
+	}
+	for _, r := range Roles() {
+		g.places[r] = newPlaces()
 	}
 	if opts.Metrics != nil {
 		if err := errors.Join(opts.Metrics.Register(g.calls), opts.Metrics.Register(g.denied)); err != nil {
@@ -170,7 +175,8 @@ func (g *Gateway) server(r role.Role) *grpc.Server {
 
 		MaxRequest: maxRequest,
 	}, append(g.opts.Tracer.ServerOptions(),
-		grpc.ForceServerCodecV2(frameCodec{}), grpc.NumStreamWorkers(streamWorkers))...)
+		grpc.ForceServerCodecV2(frameCodec{}), grpc.NumStreamWorkers(streamWorkers),
+		grpc.StatsHandler(connections{}))...)
 	for _, d := range descriptions {
 		s.RegisterService(g.describe(r, d), nil)
 	}
@@ -253,6 +259,10 @@ func (g *Gateway) unary(r role.Role, conn grpc.ClientConnInterface, method strin
 			ctx, cancel = context.WithTimeout(ctx, g.opts.Timeout)
 			defer cancel()
 		}
+		leave, err := g.enter(ctx, r, name)
+		if err != nil {
+			return nil, err
+		}
 		var a answer
 		if joins(name) {
 			a, err = g.joiner.do(ctx, method+"\x00"+string(request.data), send)
@@ -267,8 +277,10 @@ func (g *Gateway) unary(r role.Role, conn grpc.ClientConnInterface, method strin
 			a.message.data, err = shorten(r, name, a.message.data)
 		}
 		if err != nil {
+			leave()
 			return nil, asStatus(err)
 		}
+		a.message.off = leave
 		return &a.message, nil
 	}
 	return func(srv any, ctx context.Context, decode func(any) error,
@@ -308,6 +320,11 @@ func (g *Gateway) stream(r role.Role, conn grpc.ClientConnInterface, method stri
 		// The call to the runtime ends with this one, also when the caller went away.
 		ctx, cancel := context.WithCancel(outgoing(in.Context()))
 		defer cancel()
+		leave, err := g.enter(ctx, r, nameOf(method))
+		if err != nil {
+			return err
+		}
+		defer leave()
 		if list != nil {
 			return g.sendList(ctx, in, list, request.data)
 		}

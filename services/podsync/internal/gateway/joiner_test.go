@@ -31,7 +31,7 @@ func (q *question) send(ctx context.Context) (answer, error) {
 	q.mu.Unlock()
 	select {
 	case <-time.After(q.takes):
-		return answer{message: frame{[]byte{n}}}, nil
+		return answer{message: frame{data: []byte{n}}}, nil
 	case <-ctx.Done():
 		return answer{}, ctx.Err()
 	}

@@ -90,7 +90,7 @@ func (g *Gateway) sendList(ctx context.Context, to grpc.ServerStream, l list, re
 		if err != nil {
 			return status.Errorf(codes.Internal, "encode an item of the list: %v", err)
 		}
-		if err := to.SendMsg(&frame{data}); err != nil {
+		if err := to.SendMsg(&frame{data: data}); err != nil {
 			return err
 		}
 	}

@@ -1,0 +1,118 @@
+package gateway
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc/mem"
+	grpcstats "google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
+
+	"github.com/microlet/microlet/proto/role"
+)
+
+// How many answers of a kind a role has at one time, from the question to the runtime until the last byte is off.
+// Further calls of the role wait. A list may have 16 MiB, and a caller that does not read what it has asked for would
+// have podsync keep as many as it asks for.
+const (
+	listsAtOnce = 4
+	callsAtOnce = 64
+)
+
+// places are those of one role.
+type places struct{ lists, calls, waits chan struct{} }
+
+func newPlaces() places {
+	return places{make(chan struct{}, listsAtOnce), make(chan struct{}, callsAtOnce), make(chan struct{}, callsAtOnce)}
+}
+
+// of returns the places for a method. Calls that wait by nature keep none from those that do not.
+func (p places) of(method string) chan struct{} {
+	switch {
+	case slices.Contains(patient, method) || method == "GetContainerEvents":
+		return p.waits
+	case joins(method) || strings.HasPrefix(method, "Stream"):
+		return p.lists
+	}
+	return p.calls
+}
+
+// enter waits for a place. leave gives it back; more than once is harmless.
+func (g *Gateway) enter(ctx context.Context, r role.Role, method string) (leave func(), err error) {
+	place := g.places[r].of(method)
+	select {
+	case place <- struct{}{}:
+		free := sync.OnceFunc(func() { <-place })
+		stop := context.AfterFunc(connectionOf(ctx), free)
+		return func() { stop(); free() }, nil
+	case <-ctx.Done():
+		err := status.FromContextError(ctx.Err())
+		return nil, status.Errorf(err.Code(), "%d calls of role %s are not answered, or their answers not read: %s",
+			cap(place), r, err.Message())
+	}
+}
+
+// connection is the key of a call's context for the context that ends with its connection.
+type connection struct{}
+
+// connections have each call know when its connection ends: gRPC does not give back what it drops with one.
+type connections struct{}
+
+var _ grpcstats.Handler = connections{}
+
+type liveConnection struct {
+	context.Context
+	end context.CancelFunc
+}
+
+// TagConn implements stats.Handler.
+func (connections) TagConn(ctx context.Context, _ *grpcstats.ConnTagInfo) context.Context {
+	c := &liveConnection{}
+	c.Context, c.end = context.WithCancel(context.Background())
+	return context.WithValue(ctx, connection{}, c)
+}
+
+// HandleConn implements stats.Handler.
+func (connections) HandleConn(ctx context.Context, s grpcstats.ConnStats) {
+	if c, ok := ctx.Value(connection{}).(*liveConnection); ok {
+		if _, is := s.(*grpcstats.ConnEnd); is {
+			c.end()
+		}
+	}
+}
+
+// connectionOf is what ends with the connection of a call.
+func connectionOf(ctx context.Context) context.Context {
+	if c, ok := ctx.Value(connection{}).(*liveConnection); ok {
+		return c
+	}
+	return context.Background()
+}
+
+// TagRPC implements stats.Handler.
+func (connections) TagRPC(ctx context.Context, _ *grpcstats.RPCTagInfo) context.Context { return ctx }
+
+// HandleRPC implements stats.Handler.
+func (connections) HandleRPC(context.Context, grpcstats.RPCStats) {}
+
+// held is the pool that gRPC gives a message back to when it is off, or its call has ended.
+type held struct{ off func() }
+
+var _ mem.BufferPool = (*held)(nil)
+
+// hold returns data as a buffer of gRPC that calls off at its end.
+func hold(data []byte, off func()) mem.Buffer {
+	if mem.IsBelowBufferPoolingThreshold(cap(data)) { // gRPC does not give it back, and it is small
+		off()
+		return mem.SliceBuffer(data)
+	}
+	return mem.NewBuffer(&data, &held{off})
+}
+
+// Get implements mem.BufferPool.
+func (*held) Get(length int) *[]byte { return new(make([]byte, length)) }
+
+// Put implements mem.BufferPool.
+func (h *held) Put(*[]byte) { h.off() }
