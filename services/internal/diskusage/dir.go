@@ -63,6 +63,8 @@ type Usage struct {
 	// Unread is the number of directories that are not in the sums, because they could not be read or are too deep.
 	// If it is not 0, the sums are lower bounds.
 	Unread uint64
+	// MountRoot says that the directory is what a mount shows there, such as a tmpfs.
+	MountRoot bool
 
 	// The file system, by statfs(2). A file system without a fixed number of inodes reports 0 for both.
 	CapacityBytes, AvailableBytes uint64

@@ -36,6 +36,7 @@ type walk struct {
 	// device of the top. A subvolume has another one although it is no mount; the kubelet leaves it out, too.
 	major, minor uint32
 	fs           unix.Statfs_t
+	mountRoot    bool
 	tally        tally
 	unread       uint64
 	entries      int
@@ -73,6 +74,7 @@ func newWalk(d Dir) (*walk, error) {
 		return nil, err
 	}
 	w.major, w.minor = stat.Dev_major, stat.Dev_minor
+	w.mountRoot = stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
 	directory := stat.Mode&unix.S_IFMT == unix.S_IFDIR
 	switch {
 	case w.mode == Files && !directory:
@@ -318,6 +320,7 @@ func (w *walk) usage() Usage {
 		Inodes:         w.fs.Files,
 		InodesFree:     w.fs.Ffree,
 		Unread:         w.unread,
+		MountRoot:      w.mountRoot,
 	}
 	if w.mode == FileSystem {
 		// A FUSE server may say that more is free than there is.

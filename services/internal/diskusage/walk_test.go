@@ -254,8 +254,11 @@ func TestMountsAreNotCrossed(t *testing.T) {
 				t.Errorf("%+v, want the top and the folder that nothing is mounted on", u)
 			}
 			// What is asked for may be a mount itself.
-			if u := measure(t, Dir{Path: filepath.Join(top, "tmpfs")}, 1); u.UsedBytes != 1<<20 {
+			if u := measure(t, Dir{Path: filepath.Join(top, "tmpfs")}, 1); u.UsedBytes != 1<<20 || !u.MountRoot {
 				t.Errorf("a mount: %+v, want 1 MiB", u)
+			}
+			if u := measure(t, Dir{Path: filepath.Join(top, "source")}, 1); u.MountRoot {
+				t.Errorf("a folder that is no mount: %+v", u)
 			}
 		})
 	}

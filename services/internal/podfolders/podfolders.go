@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -60,7 +61,7 @@ type Volume struct {
 	Ephemeral bool
 }
 
-// Of returns the folders of a pod. It leaves out what cannot be the name of a folder, and says so in its error; of a pod
+// Of returns the folders of a pod, each once, however often a volume or a container is named. It leaves out what cannot be the name of a folder, and says so in its error; of a pod
 // whose own name is none it returns nil.
 func (l Layout) Of(p *Pod) (*Folders, error) {
 	if err := names(p.UID, p.Namespace, p.Name); err != nil {
@@ -73,7 +74,7 @@ func (l Layout) Of(p *Pod) (*Folders, error) {
 		Own:  []diskusage.Dir{{Path: filepath.Join(podDir, "etc-hosts")}, {Path: podLogs, Mode: diskusage.Files}},
 	}
 	var errs []error
-	for _, name := range p.Containers {
+	for _, name := range once(p.Containers) {
 		if err := names(name); err != nil {
 			errs = append(errs, err)
 			continue
@@ -88,12 +89,14 @@ func (l Layout) Of(p *Pod) (*Folders, error) {
 		}
 		f.Logs[name] = diskusage.Dir{Path: filepath.Join(podLogs, name), Mode: diskusage.Files}
 	}
+	seen := map[string]bool{}
 	for i := range p.Volumes {
 		v := &p.Volumes[i]
 		plugin := plugin(v)
-		if plugin == "" {
+		if plugin == "" || seen[v.Name] {
 			continue
 		}
+		seen[v.Name] = true
 		if err := names(v.Name); err != nil {
 			errs = append(errs, err)
 			continue
@@ -104,6 +107,9 @@ func (l Layout) Of(p *Pod) (*Folders, error) {
 	}
 	return f, errors.Join(errs...)
 }
+
+// once returns each name once.
+func once(names []string) []string { return slices.Compact(slices.Sorted(slices.Values(names))) }
 
 // Dirs yields all folders of the pod.
 func (f *Folders) Dirs(yield func(diskusage.Dir) bool) {

@@ -2,8 +2,9 @@
 //
 // Its input is a pod, the folders of pods and the runtime's figures of writable layers. Its output is what the Summary
 // API says of the same pod. Nobody else's figures are in it: an eviction must not rest on what stats or the bus says
-// alone. Child processes walk through the folders, and are left behind if they hang. A large pod takes longer than its
-// caller waits; the figures are there when it is asked for again.
+// alone. The bus says which volumes and containers the pod has, and makes no figure larger by that. Child processes walk
+// through the folders, and are left behind if they hang. A large pod takes longer than its caller waits; the figures are
+// there when it is asked for again.
 package measurement
 
 import (
@@ -192,11 +193,13 @@ func (m *Measurer) measure(ctx context.Context, p *v1.Pod) (*statsapi.PodStats, 
 		return statsapi.FsStats{Time: now, UsedBytes: &bytes}
 	}
 	for _, v := range folders.Volumes {
+		// A volume on the disk is no mount. One in memory that the bus shows as one on the disk does not count.
+		counts := v.Ephemeral && !used[v.Dir].MountRoot
 		figures.VolumeStats = append(figures.VolumeStats, statsapi.VolumeStats{
-			Name: v.Name, FsStats: fs(used[v.Dir].UsedBytes, v.Ephemeral),
+			Name: v.Name, FsStats: fs(used[v.Dir].UsedBytes, counts),
 		})
 	}
-	for _, name := range of.Running {
+	for _, name := range slices.Sorted(maps.Keys(folders.Logs)) {
 		logs, layer := fs(used[folders.Logs[name]].UsedBytes, true), fs(layers[name], true)
 		figures.Containers = append(figures.Containers, statsapi.ContainerStats{Name: name, Logs: &logs, Rootfs: &layer})
 	}

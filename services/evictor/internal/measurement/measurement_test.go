@@ -110,6 +110,36 @@ func TestWhatIsMeasured(t *testing.T) {
 	})
 }
 
+// TestFiguresOfAForgedPod: the bus says what volumes and containers a pod has. By that it makes no figure larger.
+func TestFiguresOfAForgedPod(t *testing.T) {
+	walk := func(_ context.Context, dirs []diskusage.Dir) (map[diskusage.Dir]diskusage.Usage, error) {
+		used := map[diskusage.Dir]diskusage.Usage{}
+		for _, d := range dirs {
+			used[d] = diskusage.Usage{UsedBytes: 10, MountRoot: strings.HasSuffix(d.Path, "/memory")}
+		}
+		return used, nil
+	}
+	p := newPod("u")
+	p.Spec.Volumes[1].EmptyDir.Medium = v1.StorageMediumDefault // it is a tmpfs all the same
+	p.Spec.Containers = []v1.Container{{Name: "main"}}
+	for range 100 {
+		p.Spec.Volumes = append(p.Spec.Volumes, p.Spec.Volumes[0])
+		p.Spec.Containers = append(p.Spec.Containers, p.Spec.Containers[0])
+	}
+	for _, runtime := range []layers{nil, {"u": {"main": 0}}} {
+		run(t, runtime, walk, func(t *testing.T, m *Measurer) {
+			// The volume on the disk, the container's log and termination log, etc-hosts, and the other logs.
+			f, err := m.Of(t.Context(), p)
+			if f == nil {
+				t.Fatal(err)
+			}
+			if got := *f.EphemeralStorage.UsedBytes; got != 50 {
+				t.Errorf("%d bytes in all", got)
+			}
+		})
+	}
+}
+
 // TestWithoutTheRuntime what the layers take is not known, and the rest is.
 func TestWithoutTheRuntime(t *testing.T) {
 	walk := func(_ context.Context, dirs []diskusage.Dir) (map[diskusage.Dir]diskusage.Usage, error) {
