@@ -1,8 +1,10 @@
 // Package limit bounds single processes by cgroups below the one that "microlet up" runs in.
 //
 // A process that takes more memory is killed by the kernel, and no other. One that starts more processes than it may gets
-// an error. With cgroup v1 the cgroup is in the hierarchies of the controllers memory and pids alone. With cgroup v2 a cgroup has either processes or others below it, so that up moves itself
-// into one of its own first; of a cgroup that is systemd's it does so only if the unit has Delegate=.
+// an error. What a process has started and left behind can be killed, whatever session it is in. With cgroup v1 the
+// cgroup is in the hierarchies of the controllers memory and pids alone. With cgroup v2 a cgroup has either processes or
+// others below it, so that up moves itself into one of its own first; of a cgroup that is systemd's it does so only if
+// the unit has Delegate=.
 package limit
 
 import (
@@ -13,6 +15,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -191,6 +194,68 @@ func (g *Group) Add(pid int) error {
 		errs = append(errs, write(dir, "cgroup.procs", strconv.Itoa(pid)))
 	}
 	return errors.Join(errs...)
+}
+
+// killRounds is how often Kill looks for processes that those have started which it has just killed.
+const killRounds = 32
+
+// Kill ends each process of the cgroup.
+func (g *Group) Kill() error {
+	if g.unified && len(g.dirs) > 0 {
+		if err := write(g.dirs[0], "cgroup.kill", "1"); !errors.Is(err, fs.ErrNotExist) { // since Linux 5.14
+			return err
+		}
+	}
+	var errs []error
+	for _, dir := range g.dirs {
+		for range killRounds {
+			n, err := killAll(dir)
+			if errs = append(errs, err); n == 0 || err != nil {
+				break
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// killAll kills the processes that a cgroup has now, and returns how many.
+func killAll(dir string) (int, error) {
+	pids, err := processes(dir)
+	var errs []error
+	for _, pid := range pids {
+		errs = append(errs, kill(dir, pid))
+	}
+	return len(pids), errors.Join(append(errs, err)...)
+}
+
+// kill kills a process if it is the cgroup's: the number may be another one's meanwhile.
+func kill(dir, pid string) error {
+	n, err := strconv.Atoi(pid)
+	if err != nil {
+		return err
+	}
+	p, err := os.FindProcess(n) // by a pidfd
+	if err != nil {
+		return fmt.Errorf("find process %d of cgroup %s: %w", n, strings.TrimPrefix(dir, unifiedMount), err)
+	}
+	defer func() { _ = p.Release() }()
+	pids, err := processes(dir)
+	if err != nil || !slices.Contains(pids, pid) {
+		return err
+	}
+	if err := p.Kill(); !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	return nil
+}
+
+// processes are the numbers of a cgroup's processes.
+func processes(dir string) ([]string, error) {
+	text, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return strings.Fields(string(text)), err
 }
 
 // Remove removes the cgroup. One that still has a process stays.

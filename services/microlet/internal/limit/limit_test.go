@@ -204,3 +204,58 @@ func TestIsRoot(t *testing.T) {
 		t.Error("a cgroup with a type is the root")
 	}
 }
+
+// Kill ends all processes, whatever session they are in, and the cgroup can be used again.
+func TestKill(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Fatal("run the tests as root: they make cgroups")
+	}
+	c, err := New(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, byKernel := range map[string]bool{"bus": c.unified, "pleg": false} {
+		g, err := c.Make(name, Limits{Memory: 1 << 30, Tasks: 50})
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.unified = byKernel // otherwise the processes are killed one by one
+		t.Cleanup(func() {
+			proctest.Await(t, time.Minute, "the removal of the cgroup", func() bool { return g.Remove() == nil })
+		})
+		for range 2 {
+			// It fills the cgroup.
+			cmd := exec.Command("/bin/sh", "-c", "read line; while :; do setsid sleep 1000 & done")
+			in, err := cmd.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			for _, dir := range g.dirs {
+				if err := write(dir, "cgroup.procs", strconv.Itoa(cmd.Process.Pid)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := in.Write([]byte("\n")); err != nil {
+				t.Fatal(err)
+			}
+			proctest.Await(t, time.Minute, "daemons", func() bool {
+				pids, err := processes(g.dirs[0])
+				return err == nil && len(pids) > 40
+			})
+			if err := g.Kill(); err != nil {
+				t.Error(err)
+			}
+			_ = cmd.Wait() // it was killed
+			proctest.Await(t, time.Minute, "the end of all", func() bool {
+				left, err := os.ReadFile(filepath.Join(g.dirs[len(g.dirs)-1], "pids.current"))
+				return err == nil && string(left) == "0\n"
+			})
+		}
+		if err := start(t, g); err != nil {
+			t.Errorf("a process after that: %v", err)
+		}
+	}
+}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/microlet/microlet/services/internal/run"
 	"github.com/microlet/microlet/services/internal/testing/proctest"
+	"github.com/microlet/microlet/services/microlet/internal/limit"
 )
 
 // These tests start real processes: this test binary, which behaves as the variable says.
@@ -76,8 +77,9 @@ func behave(behaviour string) error {
 		return n.Notify(run.NotifyReady)
 	case "keep":
 		return keep(ctx, n)
-	case "parent": // leaves a child of its own behind
+	case "parent", "daemon": // leaves a child of its own behind, a daemon in a session of its own
 		cmd := exec.Command("sleep", "600")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: behaviour == "daemon"}
 		if err := cmd.Start(); err != nil {
 			return err
 		}
@@ -421,6 +423,35 @@ func TestWhatAProcessLeavesBehindEndsWithIt(t *testing.T) {
 }
 
 // TestEnvironmentIsTheSpecs: what the supervisor knows from its own environment is not its processes'.
+// TestADaemonOfAProcessEndsWithIt: a process in a session of its own is in no group of the process that has started it,
+// but in its cgroup.
+func TestADaemonOfAProcessEndsWithIt(t *testing.T) {
+	cgroups, err := limit.New(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	group, err := cgroups.Make("daemon", limit.Limits{Memory: 1 << 30, Tasks: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		proctest.Await(t, waitLimit, "the removal of the cgroup", func() bool { return group.Remove() == nil })
+	})
+	s, _, _ := supervise(t, Spec{Name: "daemon", Cgroup: group}, "daemon", Options{})
+	until(t, "READY", func() bool { return state(s).Status != "" })
+	p := state(s)
+	child, err := strconv.Atoi(p.Status)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Kill(child, syscall.SIGKILL) })
+	if err := syscall.Kill(p.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the end of the child", func() bool { return errors.Is(syscall.Kill(child, 0), syscall.ESRCH) })
+	until(t, "the next start", func() bool { now := state(s); return now.State == Ready && now.PID != p.PID })
+}
+
 func TestEnvironmentIsTheSpecs(t *testing.T) {
 	t.Setenv("SUPERVISOR_TEST_SECRET", "hunter2")
 	s, _, _ := supervise(t, Spec{Name: "p", Env: []string{"GIVEN=1"}}, "good", Options{Watchdog: waitLimit})

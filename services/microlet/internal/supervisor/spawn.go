@@ -222,6 +222,9 @@ func (sp *spawner) command(s Spec, path, notifySocket string) (*exec.Cmd, error)
 
 // launch starts the process, and what listens to it.
 func (sp *spawner) launch(s Spec) (process, error) {
+	if err := killLeft(s.Cgroup); err != nil { // by a supervisor that was killed
+		sp.options.Log.Warn("what a process has left behind may still run", "process", s.Name, logkey.Err, err)
+	}
 	box, err := openMailbox(filepath.Join(sp.options.NotifyDir, s.Name+".sock"), s.UID)
 	if err != nil {
 		return nil, err
@@ -242,7 +245,7 @@ func (sp *spawner) launch(s Spec) (process, error) {
 		sp.options.Log.Warn("process has the supervisor's score of the OOM killer", "process", s.Name, logkey.Err, err)
 	}
 	p := &realProcess{
-		cmd: cmd, box: box,
+		cmd: cmd, box: box, cgroup: s.Cgroup,
 		received: make(chan note, 16),
 		ended:    make(chan string, 1),
 		closed:   make(chan struct{}),
@@ -358,6 +361,7 @@ func (sp *spawner) startIn(cgroup Cgroup, t *thread, cmd *exec.Cmd) (err error) 
 type realProcess struct {
 	cmd      *exec.Cmd
 	box      *mailbox
+	cgroup   Cgroup
 	received chan note
 	ended    chan string
 	closed   chan struct{}
@@ -395,10 +399,19 @@ func (p *realProcess) wait() {
 	p.ended <- fmt.Sprintf("wait: %v", err)
 }
 
-// close ends what listened to the process.
+// killLeft ends what a process has left behind in sessions of their own, and kills once more one that does not end. A
+// process without a cgroup may leave some.
+func killLeft(c Cgroup) error {
+	if c == nil {
+		return nil
+	}
+	return c.Kill()
+}
+
+// close ends what listened to the process, and what it has left behind.
 func (p *realProcess) close() error {
 	close(p.closed)
-	err := p.box.close()
+	err := errors.Join(killLeft(p.cgroup), p.box.close())
 	// The reader is done with its last message before the next process gets the same path.
 	timeout := time.After(time.Second)
 	for {

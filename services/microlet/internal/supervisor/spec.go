@@ -17,6 +17,8 @@ type Cgroup interface {
 	Enter(attr *syscall.SysProcAttr) (leave func(), err error)
 	// Add moves a process into it that has begun elsewhere.
 	Add(pid int) error
+	// Kill ends all processes in it.
+	Kill() error
 }
 
 // Spec is one process.
