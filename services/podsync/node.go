@@ -59,7 +59,7 @@ func newEnvironment(ctx context.Context, s *service.Service, cfg *Config) (*envi
 	}
 	node, err := thisnode.New(thisnode.Options{
 		Name: name, Client: client, Kubelet: k, Runtime: cri.State, PodCIDRs: cri, Bus: s.Bus, Workers: workers,
-		Log: s.Log,
+		Log: s.Log, Metrics: s.Metrics,
 	})
 	if err != nil {
 		cri.Close()

@@ -18,7 +18,7 @@ import (
 // TestTheNodesAddressIsNoGuess: what the default route suggests before nodestatus has published the node's address is
 // in no status and, as far as nodestatus is not away for long, in no container.
 func TestTheNodesAddressIsNoGuess(t *testing.T) {
-	const address = "192.0.2.7" // which no default route of this machine has
+	const address = "127.0.0.1" // which the machine has, and no default route
 	n := newNode(t)
 	r := n.reads()
 	n.start()

@@ -23,6 +23,9 @@ import (
 // within about a second.
 const patience = 10 * time.Second
 
+// lookAgain is how long an address counts as another machine's: an interface, or the API's Node, may have it later.
+const lookAgain = time.Second
+
 // Options of HostIPs.
 type Options struct {
 	// Configured are the addresses of --node-ip. An unspecified one names a family and no address.
@@ -37,6 +40,10 @@ type Options struct {
 	Node func() *v1.Node
 	// Changed is called when other addresses are known than before. It must not block.
 	Changed func()
+	// Local returns the addresses of the machine's interfaces. Default: the kernel's word.
+	Local func() ([]net.Addr, error)
+	// Refused is called when addresses were reported that the node does not have. Nil is not called.
+	Refused func(ips []string)
 }
 
 // HostIPs are the node's addresses. Its methods may be called at the same time.
@@ -48,10 +55,19 @@ type HostIPs struct {
 
 	mu   sync.Mutex
 	last []string
+	// said is what was reported when looked was, and others are those of it that the node does not have.
+	said, others []string
+	looked       time.Time
 }
 
 // New returns what is known at podsync's start.
 func New(o Options) *HostIPs {
+	if o.Local == nil {
+		o.Local = net.InterfaceAddrs
+	}
+	if o.Refused == nil {
+		o.Refused = func([]string) {}
+	}
 	h := &HostIPs{o: o, began: time.Now(), guess: utilnet.ResolveBindAddress}
 	for _, ip := range o.Configured {
 		if !ip.IsUnspecified() {
@@ -69,6 +85,7 @@ func (h *HostIPs) Known() []string {
 		for _, a := range reported.GetAddresses() {
 			list = append(list, v1.NodeAddress{Type: v1.NodeAddressType(a.GetType()), Address: a.GetAddress()})
 		}
+		list = h.own(list)
 		if ips := hostIPs(list); len(ips) > 0 {
 			return ips
 		}
@@ -77,6 +94,43 @@ func (h *HostIPs) Known() []string {
 		return h.configured
 	}
 	return hostIPs(h.o.Node().Status.Addresses) // where the kubelet, too, has them from
+}
+
+// own leaves out the addresses that the node does not have: those that neither an interface of the machine has, nor
+// --node-ip names, nor the API has of the Node. nodestatus reports none of them, but the report comes over the bus, and
+// pods, and who looks for pods in the host's network, talk to what it says.
+func (h *HostIPs) own(list []v1.NodeAddress) []v1.NodeAddress {
+	var said []string
+	for _, a := range list {
+		if net.ParseIP(a.Address) != nil {
+			said = append(said, a.Address)
+		}
+	}
+	others := h.strangers(said)
+	return slices.DeleteFunc(list, func(a v1.NodeAddress) bool { return slices.Contains(others, a.Address) })
+}
+
+// strangers are those of the addresses that the node does not have.
+func (h *HostIPs) strangers(said []string) []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if slices.Equal(said, h.said) && (len(h.others) == 0 || time.Since(h.looked) < lookAgain) {
+		return h.others
+	}
+	local, err := h.o.Local()
+	if err != nil {
+		local = nil // the others count
+	}
+	h.said, h.looked, h.others = said, time.Now(), slices.DeleteFunc(slices.Clone(said), func(text string) bool {
+		ip := net.ParseIP(text)
+		return slices.Contains(h.configured, text) ||
+			slices.ContainsFunc(local, func(a net.Addr) bool { n, ok := a.(*net.IPNet); return ok && n.IP.Equal(ip) }) ||
+			slices.ContainsFunc(h.o.Node().Status.Addresses, func(a v1.NodeAddress) bool { return a.Address == text })
+	})
+	if len(h.others) > 0 {
+		h.o.Refused(h.others)
+	}
+	return h.others
 }
 
 // hostIPs are the addresses that the kubelet takes for the host's: the internal ones or, if there is none, the

@@ -22,6 +22,52 @@ func report(pairs ...string) *nodestatusv1.Addresses {
 	return m
 }
 
+// local are the addresses of the machine's interfaces.
+func local(ips ...string) func() ([]net.Addr, error) {
+	var all []net.Addr
+	for _, ip := range ips {
+		all = append(all, &net.IPNet{IP: net.ParseIP(ip), Mask: net.CIDRMask(32, 128)})
+	}
+	return func() ([]net.Addr, error) { return all, nil }
+}
+
+// TestOnlyAddressesOfTheNode: the report comes over the bus, and pods are told to talk to what it says.
+func TestOnlyAddressesOfTheNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node, interfaces := &v1.Node{}, local("192.0.2.1")
+		var refused []string
+		reported := report("InternalIP", "203.0.113.66", "InternalIP", "192.0.2.1", "InternalIP", "192.0.2.7",
+			"InternalIP", "192.0.2.3")
+		h := New(Options{
+			Configured: []netip.Addr{netip.MustParseAddr("192.0.2.3")},
+			Reported:   func() (*nodestatusv1.Addresses, bool) { return reported, true },
+			Node:       func() *v1.Node { return node },
+			Changed:    func() {},
+			Local:      func() ([]net.Addr, error) { return interfaces() },
+			Refused:    func(ips []string) { refused = ips },
+		})
+		if got := h.Known(); !slices.Equal(got, []string{"192.0.2.1", "192.0.2.3"}) ||
+			!slices.Equal(refused, []string{"203.0.113.66", "192.0.2.7"}) {
+			t.Errorf("%v known, %v refused", got, refused)
+		}
+		node.Status.Addresses = []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "192.0.2.7"}}
+		time.Sleep(lookAgain)
+		if got := h.Known(); !slices.Equal(got, []string{"192.0.2.1", "192.0.2.7", "192.0.2.3"}) {
+			t.Errorf("%v known once the API has one more", got)
+		}
+		// A report of nothing but others' addresses is none.
+		reported = report("InternalIP", "203.0.113.66")
+		if got := h.Known(); !slices.Equal(got, []string{"192.0.2.3"}) {
+			t.Errorf("%v known", got)
+		}
+		interfaces = func() ([]net.Addr, error) { return nil, errors.New("no answer of the kernel") }
+		time.Sleep(lookAgain)
+		if got := h.Known(); !slices.Equal(got, []string{"192.0.2.3"}) {
+			t.Errorf("%v known without the kernel", got)
+		}
+	})
+}
+
 func TestHostIPs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var reported *nodestatusv1.Addresses
@@ -31,6 +77,7 @@ func TestHostIPs(t *testing.T) {
 			Reported:   func() (*nodestatusv1.Addresses, bool) { return reported, reported != nil },
 			Node:       func() *v1.Node { return node },
 			Changed:    func() { changes++ },
+			Local:      local("192.0.2.1", "2001:db8::1", "198.51.100.1"),
 		})
 		route := net.ParseIP("192.0.2.9")
 		h.guess = func(net.IP) (net.IP, error) {

@@ -8,7 +8,10 @@ import (
 	"log/slog"
 	"maps"
 	"runtime"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -46,6 +49,7 @@ type Options struct {
 	Bus      *bus.Client
 	Workers  Workers
 	Log      *slog.Logger
+	Metrics  prometheus.Registerer
 }
 
 // Node is this node.
@@ -80,6 +84,7 @@ func New(o Options) (*Node, error) {
 		Reported:      func() (*nodestatusv1.Addresses, bool) { return reported.Get(subject.NodeAddresses) },
 		Node:          n.Object.Node,
 		Changed:       func() { o.Workers.WakeAll("addresses") },
+		Refused:       o.refused(),
 	})
 	ranges := podcidr.Options{Configured: o.Kubelet.Kubelet.PodCIDR, Runtime: o.PodCIDRs, Log: o.Log}
 	if !n.standalone {
@@ -87,6 +92,24 @@ func New(o Options) (*Node, error) {
 	}
 	n.podCIDR = podcidr.New(ranges)
 	return n, nil
+}
+
+// refusalLogPeriod is how often refused addresses are logged. All are counted.
+const refusalLogPeriod = time.Minute
+
+// refused accounts for addresses that were reported of this node and that it does not have.
+func (o *Options) refused() func([]string) {
+	count := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "microlet_podsync_node_addresses_refused_total",
+		Help: "Looks at reports of the node's addresses that left some out, because neither an interface of the machine nor " +
+			"the API server has them.",
+	})
+	o.Metrics.MustRegister(count)
+	often := rate.Sometimes{First: 1, Interval: refusalLogPeriod}
+	return func(ips []string) {
+		count.Inc()
+		often.Do(func() { o.Log.Warn("addresses were reported that this node does not have", "addresses", ips) })
+	}
 }
 
 // Start has s watch the Node, if there is an apiserver.
