@@ -19,7 +19,8 @@ func Definition() service.Definition {
 		Short:          "Carry state and hints between the services",
 		Bind:           cfg.AddFlags,
 		StopStage:      2, // the others' last words go over it
-		MemoryLimit:    service.Bytes(1 << 30),
+		MemoryLimit:    service.Bytes(2 << 30),
+		HeapTarget:     900 << 20, // a full store takes the rest of the limit
 		PrivateNetwork: func() bool { return cfg.ViewAddress == "" },
 	}, func(s service.Config, _ *kubeletconfig.Config) Config {
 		c := cfg

@@ -122,7 +122,9 @@ func TestUnitAccounts(t *testing.T) {
 			own, wantMemory, wantTasks = "microlet-agent-", "max", "max"
 		case role.Stats:
 			wantMemory = "268435456"
-		case role.Bus, role.NodeAPI:
+		case role.Bus:
+			wantMemory = "2147483648"
+		case role.NodeAPI:
 			wantMemory = "1073741824"
 		}
 		if err != nil || !strings.HasPrefix(cgroup, unit+own) {

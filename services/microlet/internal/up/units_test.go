@@ -63,7 +63,7 @@ func TestUnits(t *testing.T) {
 			want["Nice"] = strconv.Itoa(s.Nice)
 		}
 		if limit := s.Memory(); limit != 0 {
-			want["MemoryMax"] = strings.Replace(strconv.FormatInt(limit>>20, 10)+"M", "1024M", "1G", 1)
+			want["MemoryMax"] = strings.NewReplacer("1024M", "1G", "2048M", "2G").Replace(strconv.FormatInt(limit>>20, 10) + "M")
 			want["TasksMax"] = strconv.Itoa(tasks)
 		}
 		want["OOMScoreAdjust"] = "-999"
