@@ -25,7 +25,7 @@ func Definition() service.Definition {
 		Short:          "Watch the node's memory, disks and process IDs, and evict pods when they run out",
 		NeedsKubelet:   true,
 		KubeletFields:  slices.Concat(service.KubeletFields(), KubeletFields()),
-		MemoryLimit:    service.Bytes(512 << 20),
+		MemoryLimit:    service.Bytes(1 << 30),
 		PrivateNetwork: service.Always,
 	}, func(s service.Config, k *kubeletconfig.Config) Config {
 		return Config{Service: s, Kubelet: k}

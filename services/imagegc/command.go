@@ -27,7 +27,7 @@ func Definition() service.Definition {
 		Bind:           cfg.AddFlags,
 		Nice:           nice,
 		StateDir:       func() string { return cfg.StateDir },
-		MemoryLimit:    service.Bytes(512 << 20),
+		MemoryLimit:    service.Bytes(1 << 30),
 		PrivateNetwork: service.Always,
 		OOMScoreAdj:    service.Expendable,
 	}, func(s service.Config, k *kubeletconfig.Config) Config {

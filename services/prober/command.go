@@ -22,7 +22,7 @@ func Definition() service.Definition {
 		NeedsKubelet:  true,
 		KubeletFields: slices.Concat(service.KubeletFields(), KubeletFields()),
 		Bind:          cfg.AddFlags,
-		MemoryLimit:   service.Bytes(512 << 20),
+		MemoryLimit:   service.Bytes(1 << 30),
 		OOMScoreAdj:   service.Expendable,
 	}, func(s service.Config, k *kubeletconfig.Config) Config {
 		c := cfg

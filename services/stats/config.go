@@ -19,7 +19,7 @@ import (
 const (
 	// DefaultMemoryLimit is several times what stats takes on a node with a hundred pods, and little enough that a leak
 	// ends before the node feels it.
-	DefaultMemoryLimit = "256Mi"
+	DefaultMemoryLimit = "768Mi"
 	// DefaultIdlePeriod is the period of metrics-server's own default: the first figures after a pause come with a rate.
 	DefaultIdlePeriod = time.Minute
 )
@@ -33,8 +33,8 @@ type Config struct {
 	Service service.Config
 	// Kubelet is the node's configuration.
 	Kubelet *kubeletconfig.Config
-	// MemoryLimit is what the process may take, as a quantity such as "256Mi"; past it the kernel kills it, and it is
-	// started anew. "microlet up" enforces it by a cgroup of the process's own. "0" is no limit. Default: 256Mi.
+	// MemoryLimit is what the process may take, as a quantity such as "768Mi"; past it the kernel kills it, and it is
+	// started anew. "microlet up" enforces it by a cgroup of the process's own. "0" is no limit. Default: 768Mi.
 	MemoryLimit string
 	// IdlePeriod is how often figures are taken although nobody asks. Default: 1 m.
 	IdlePeriod time.Duration
@@ -90,7 +90,7 @@ func (c *Config) Validate() error {
 func (c *Config) MemoryBytes() (int64, error) {
 	q, err := resource.ParseQuantity(c.MemoryLimit)
 	if err != nil {
-		return 0, fmt.Errorf("memory-limit is %q: give a quantity such as 256Mi, or 0", c.MemoryLimit)
+		return 0, fmt.Errorf("memory-limit is %q: give a quantity such as 768Mi, or 0", c.MemoryLimit)
 	}
 	if !q.IsZero() && q.Cmp(minMemoryLimit) < 0 {
 		return 0, fmt.Errorf("memory-limit is %s: give %s or more, or 0 for none", c.MemoryLimit, minMemoryLimit.String())

@@ -121,10 +121,10 @@ func TestUnitAccounts(t *testing.T) {
 		case role.Up, role.Podsync:
 			own, wantMemory, wantTasks = "microlet-agent-", "max", "max"
 		case role.Stats:
-			wantMemory = "268435456"
+			wantMemory = "805306368"
 		case role.Bus:
 			wantMemory = "2147483648"
-		case role.NodeAPI:
+		case role.NodeAPI, role.Prober, role.ImageGC, role.Evictor:
 			wantMemory = "1073741824"
 		}
 		if err != nil || !strings.HasPrefix(cgroup, unit+own) {

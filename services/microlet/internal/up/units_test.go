@@ -10,6 +10,7 @@ import (
 	"github.com/coreos/go-systemd/v22/unit"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/microlet/internal/catalog"
 )
 
@@ -78,6 +79,25 @@ func TestUnits(t *testing.T) {
 		for option, value := range want {
 			if got := strings.Join(has[option], " "); got != value {
 				t.Errorf("%s has %s=%s, want %q", name, option, got, value)
+			}
+		}
+	}
+}
+
+// TestReadersOfPodsHaveRoomForThem: who may create pods decides how much the bus holds of them. A service that reads pods
+// has them once as they come, and decodes them.
+func TestReadersOfPodsHaveRoomForThem(t *testing.T) {
+	var most int64
+	for _, b := range subject.Buckets() {
+		if b.Name == subject.Pods {
+			most = b.MaxBytes
+		}
+	}
+	for _, s := range catalog.Services() {
+		switch s.Role {
+		case role.Prober, role.ImageGC, role.Stats, role.Evictor, role.NodeAPI:
+			if limit := s.Memory(); most == 0 || limit < 3*most {
+				t.Errorf("%s may take %d bytes, and the bus may hold pods of %d", s.Role, limit, most)
 			}
 		}
 	}
