@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
 
 	"github.com/microlet/microlet/services/internal/logkey"
 )
@@ -62,6 +63,9 @@ func printable(text string) string {
 	}, text)
 }
 
+// refusalLogPeriod is how often refused notifications of one process are logged.
+const refusalLogPeriod = 10 * time.Second
+
 // maxNote is the size of the largest datagram that is read; sd_notify messages are far smaller.
 const maxNote = 4096
 
@@ -110,6 +114,9 @@ func (m *mailbox) prepare(uid int) error {
 func (m *mailbox) read(pid int, notes chan<- note, kept *keptFiles, done <-chan struct{}, log *slog.Logger,
 	refused func()) {
 	defer close(notes)
+	// The process may send any number of them. All refusals are counted.
+	var refusals, files rate.Sometimes
+	refusals.First, refusals.Interval, files.First, files.Interval = 1, refusalLogPeriod, 1, refusalLogPeriod
 	buf := make([]byte, maxNote)
 	// Room for the credentials alone, unless the process may keep files: file descriptors that a sender adds do not fit
 	// and are dropped by the kernel.
@@ -128,18 +135,20 @@ func (m *mailbox) read(pid int, notes chan<- note, kept *keptFiles, done <-chan 
 			}
 			continue
 		}
-		files := filesOf(oob[:oobn])
+		sent := filesOf(oob[:oobn])
 		sender, err := senderOf(oob[:oobn])
 		if err != nil || int(sender.Pid) != pid {
-			closeAll(files)
+			closeAll(sent)
 			refused()
-			log.Warn("notification refused: the sender is not the supervised process", "sender", sender.Pid,
-				logkey.UID, sender.Uid, logkey.PID, pid, logkey.Err, err)
+			refusals.Do(func() {
+				log.Warn("notification refused: the sender is not the supervised process", "sender", sender.Pid,
+					logkey.UID, sender.Uid, logkey.PID, pid, logkey.Err, err)
+			})
 			continue
 		}
 		notified := parseNote(string(buf[:n]))
-		if err := kept.take(&notified, files); err != nil {
-			log.Warn("file not kept for the successor of the process", logkey.Err, err)
+		if err := kept.take(&notified, sent); err != nil {
+			files.Do(func() { log.Warn("file not kept for the successor of the process", logkey.Err, err) })
 		}
 		select {
 		case notes <- notified:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -599,5 +600,53 @@ func TestMailboxRefusesADatagramWithoutASender(t *testing.T) {
 	}
 	if _, err := senderOf(unix.UnixRights(0)); err == nil {
 		t.Error("a datagram with a descriptor alone has a sender")
+	}
+}
+
+// TestNotificationsFillNoLog: a process may send any number of notifications that count for nothing.
+func TestNotificationsFillNoLog(t *testing.T) {
+	box, err := openMailbox(filepath.Join(notifyDir(t), "box.sock"), os.Getuid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := net.Dial("unixgram", box.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	log, refused := &proctest.Buffer{}, make(chan struct{}, 1000)
+	notes, done := make(chan note), make(chan struct{})
+	for _, pid := range []int{1, os.Getpid()} { // another's, and one that may keep no files
+		go box.read(pid, notes, nil, done, slog.New(slog.NewTextHandler(log, nil)), func() { refused <- struct{}{} })
+		for range 100 {
+			if _, err := conn.Write([]byte("FDSTORE=1\nFDNAME=x")); err != nil {
+				t.Fatal(err)
+			}
+			if pid == 1 {
+				<-refused
+			} else {
+				<-notes
+			}
+		}
+		if pid == 1 {
+			if err := box.close(); err != nil { // which ends the first reader
+				t.Fatal(err)
+			}
+			<-notes
+			notes = make(chan note)
+			if box, err = openMailbox(box.path, os.Getuid()); err != nil {
+				t.Fatal(err)
+			}
+			if conn, err = net.Dial("unixgram", box.path); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	close(done)
+	if err := box.close(); err != nil {
+		t.Fatal(err)
+	}
+	if lines := strings.Count(log.String(), "\n"); lines != 2 {
+		t.Errorf("%d lines of 200 notifications", lines)
 	}
 }
