@@ -254,11 +254,8 @@ func (g *Gateway) unary(r role.Role, conn grpc.ClientConnInterface, method strin
 				grpc.MaxCallSendMsgSize(maxMessage))
 			return a, err
 		}
-		if _, ok := ctx.Deadline(); !ok && !slices.Contains(patient, name) {
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(ctx, g.opts.Timeout)
-			defer cancel()
-		}
+		ctx, cancel := g.bound(ctx, name)
+		defer cancel()
 		leave, err := g.enter(ctx, r, name)
 		if err != nil {
 			return nil, err
@@ -299,6 +296,14 @@ func (g *Gateway) unary(r role.Role, conn grpc.ClientConnInterface, method strin
 		g.count(r, method, err)
 		return reply, err
 	}
+}
+
+// bound gives a call a deadline, unless its caller has or it waits by nature.
+func (g *Gateway) bound(ctx context.Context, method string) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok || slices.Contains(patient, method) {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, g.opts.Timeout)
 }
 
 // stream passes a server's stream on: one request, then answers until it ends.
