@@ -116,3 +116,39 @@ func TestAnswersOfAConnectionThatEnds(t *testing.T) {
 		t.Error("the lists of a caller that is gone are kept")
 	}
 }
+
+// hanging is a runtime whose first commands do not end.
+type hanging struct {
+	grpc.ClientConnInterface
+	left chan struct{}
+}
+
+func (h hanging) Invoke(ctx context.Context, _ string, _, reply any, _ ...grpc.CallOption) (err error) {
+	select {
+	case <-h.left:
+		<-ctx.Done()
+		return status.FromContextError(ctx.Err()).Err()
+	default:
+		reply.(*frame).data, err = proto.Marshal(&runtimeapi.ExecSyncResponse{Stdout: []byte("hi")})
+		return err
+	}
+}
+
+// TestCommandsThatHang keep no place from the commands of other pods.
+func TestCommandsThatHang(t *testing.T) {
+	b := newBench(t, anyone)
+	left := make(chan struct{}, 3*callsAtOnce)
+	for range cap(left) {
+		left <- struct{}{}
+	}
+	b.passed.ClientConnInterface = hanging{left: left}
+	probe := &runtimeapi.ExecSyncRequest{ContainerId: b.container, Cmd: []string{"hello"}, Timeout: 1}
+	for range cap(left) {
+		unread(t, b, role.Prober, "ExecSync", probe)
+	}
+	waitUntil(t, "all commands hang", func() bool { return len(left) == 0 })
+	a, err := runtimeapi.NewRuntimeServiceClient(b.byRole[role.Prober]).ExecSync(t.Context(), probe)
+	if err != nil || string(a.Stdout) != "hi" {
+		t.Errorf("%q, %v", a.GetStdout(), err)
+	}
+}

@@ -230,6 +230,21 @@ type answer struct {
 	header, trailer metadata.MD
 }
 
+// ask has the runtime answer a unary call, together with others that ask the same.
+func (g *Gateway) ask(ctx context.Context, conn grpc.ClientConnInterface, method string, request *frame) (answer, error) {
+	send := func(ctx context.Context) (answer, error) {
+		var a answer
+		err := conn.Invoke(outgoing(ctx), method, request, &a.message, grpc.ForceCodecV2(frameCodec{}),
+			grpc.Header(&a.header), grpc.Trailer(&a.trailer), grpc.MaxCallRecvMsgSize(maxMessage),
+			grpc.MaxCallSendMsgSize(maxMessage))
+		return a, err
+	}
+	if joins(nameOf(method)) {
+		return g.joiner.do(ctx, method+"\x00"+string(request.data), send)
+	}
+	return send(ctx)
+}
+
 type unaryHandler = func(srv any, ctx context.Context, decode func(any) error,
 	interceptor grpc.UnaryServerInterceptor) (any, error)
 
@@ -247,25 +262,13 @@ func (g *Gateway) unary(r role.Role, conn grpc.ClientConnInterface, method strin
 		if request.data, err = g.mayAsk(ctx, r, method, request.data); err != nil {
 			return nil, err
 		}
-		send := func(ctx context.Context) (answer, error) {
-			var a answer
-			err := conn.Invoke(outgoing(ctx), method, request, &a.message, grpc.ForceCodecV2(frameCodec{}),
-				grpc.Header(&a.header), grpc.Trailer(&a.trailer), grpc.MaxCallRecvMsgSize(maxMessage),
-				grpc.MaxCallSendMsgSize(maxMessage))
-			return a, err
-		}
 		ctx, cancel := g.bound(ctx, name)
 		defer cancel()
 		leave, err := g.enter(ctx, r, name)
 		if err != nil {
 			return nil, err
 		}
-		var a answer
-		if joins(name) {
-			a, err = g.joiner.do(ctx, method+"\x00"+string(request.data), send)
-		} else {
-			a, err = send(ctx)
-		}
+		a, err := g.ask(ctx, conn, method, request)
 		// What the runtime says beside its answer is passed on as far as it can be; the
 		// only error is that the caller is gone, whom then nothing reaches.
 		_ = grpc.SetHeader(ctx, passed(a.header))
