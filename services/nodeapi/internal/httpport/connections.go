@@ -10,6 +10,8 @@ import (
 	"container/list"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"net"
 	"net/http"
 	"net/netip"
@@ -40,6 +42,7 @@ const (
 	reasonUnauthenticated = "unauthenticated" // there are more than Unauthenticated
 	reasonConnections     = "connections"     // there are more than Connections
 	reasonMemory          = "memory"          // requests take more than Bytes
+	reasonHandshake       = "handshake"       // a handshake has more than maxHandshake
 )
 
 const (
@@ -48,7 +51,17 @@ const (
 	byteWeight = 16
 	// fieldWeight is what a field of a header takes beside its text. In HTTP/2 it may have come as one byte.
 	fieldWeight = 128
+	// certificateWeight is how much memory a byte of a client certificate may take for as long as the connection lasts: a
+	// name of three bytes becomes an object.
+	certificateWeight = 48
+	// maxHandshake bounds what a client sends before its TLS handshake is done. The certificates of a client have a few KiB.
+	maxHandshake = 32 << 10
+	// freeHandshake is how much of a handshake costs nothing, so that the handshake of a client who will be known is not
+	// closed because strangers take all that they may. The number of connections bounds it.
+	freeHandshake = 4 << 10
 )
+
+var errLargeHandshake = errors.New("the client sends more than a TLS handshake has")
 
 // limited is a listener that keeps to limits.
 type limited struct {
@@ -260,8 +273,8 @@ func (l *limited) largestOfMost() (largest *conn) {
 func (l *limited) settle(c *conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if c.place != nil {
-		l.add(c, -c.bytes)
+	if c.place != nil && !c.authenticated.Load() {
+		l.add(c, c.kept-c.bytes)
 	}
 }
 
@@ -309,8 +322,12 @@ type conn struct {
 	owner   *limited
 	address netip.Prefix
 	place   *list.Element // under owner's lock; nil once it was removed
-	bytes   int64         // what its requests take, under owner's lock
+	bytes   int64         // what its requests take, and kept, under owner's lock
+	kept    int64         // what it takes without a request, from the end of the handshake
 	used    atomic.Int64
+	// handshake: what comes is no request yet. So much has come. Both belong to whoever reads.
+	handshake bool
+	came      int64
 	// busy: a request is under way, or the connection was handed over.
 	busy          atomic.Bool
 	authenticated atomic.Bool
@@ -322,9 +339,27 @@ func (c *conn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if n > 0 {
 		c.used.Store(time.Now().UnixNano())
-		c.owner.charge(c, byteWeight*int64(n))
+		costs := int64(n)
+		if c.handshake {
+			c.came += costs
+			costs = min(costs, max(c.came-freeHandshake, 0))
+		}
+		c.owner.charge(c, byteWeight*costs)
+		if c.handshake && c.came > maxHandshake {
+			return 0, errLargeHandshake
+		}
 	}
 	return n, err
+}
+
+// shakenHands says that the handshake is done, and what certificates the client gave.
+func (c *conn) shakenHands(certificates []*x509.Certificate) {
+	c.handshake = false
+	for _, certificate := range certificates {
+		c.kept += certificateWeight * int64(len(certificate.Raw))
+	}
+	c.owner.settle(c)
+	c.owner.charge(c, 0) // it may be too much by now
 }
 
 func (c *conn) Write(b []byte) (int, error) {

@@ -48,8 +48,8 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		}, []string{"server"}),
 		evicted: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "microlet_nodeapi_connections_evicted_total",
-			Help: "Connections closed to make room for new ones, by the limit that was reached: address, unauthenticated, " +
-				"connections or memory.",
+			Help: "Connections closed, most to make room for new ones, by the limit that was reached: address, " +
+				"unauthenticated, connections, memory or handshake.",
 		}, []string{"server", "reason"}),
 		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "microlet_nodeapi_port_open", Help: "1 while the port is open, 0 while it is tried again.",
@@ -141,7 +141,8 @@ func (s *Server) server(may allowance) *http.Server {
 // closed counts and logs that a connection was closed for the number of them.
 func (s *Server) closed() func(address netip.Prefix, reason string, refused bool) {
 	logged := map[string]*rate.Sometimes{}
-	for _, reason := range []string{reasonAddress, reasonUnauthenticated, reasonConnections, reasonMemory} {
+	for _, reason := range []string{reasonAddress, reasonUnauthenticated, reasonConnections, reasonMemory,
+		reasonHandshake} {
 		logged[reason] = &rate.Sometimes{First: 1, Interval: closedLogPeriod}
 	}
 	return func(address netip.Prefix, reason string, refused bool) {
@@ -151,7 +152,7 @@ func (s *Server) closed() func(address netip.Prefix, reason string, refused bool
 			s.Metrics.evicted.WithLabelValues(s.Name, reason).Inc()
 		}
 		logged[reason].Do(func() {
-			s.Log.Warn("port has too many connections, or they take too much memory; one is closed", "server", s.Name,
+			s.Log.Warn("port has too many connections, or they take or send too much; one is closed", "server", s.Name,
 				logkey.Address, address.String(),
 				"limit", reason, "new", refused)
 		})

@@ -102,6 +102,8 @@ func (s *Server) share(ctx context.Context, l net.Listener, config *tls.Config, 
 
 // admit gives a connection away once its handshake is done.
 func (s *Server) admit(ctx context.Context, c *tls.Conn, to doors) {
+	in := under(c)
+	in.handshake = true
 	err := c.SetDeadline(time.Now().Add(headerTimeout))
 	if err == nil {
 		err = c.HandshakeContext(ctx)
@@ -115,12 +117,15 @@ func (s *Server) admit(ctx context.Context, c *tls.Conn, to doors) {
 	}
 	if err != nil {
 		s.Log.Debug("TLS handshake failed", logkey.Address, c.RemoteAddr().String(), logkey.Err, err)
+		if errors.Is(err, errLargeHandshake) {
+			in.owner.closed(in.address, reasonHandshake, false)
+		}
 		_ = c.Close() // there is nobody to serve
 		return
 	}
-	in := under(c)
-	in.owner.settle(in)
-	if s.recognize(c) {
+	known := s.recognize(c)
+	in.shakenHands(c.ConnectionState().PeerCertificates)
+	if known {
 		to.known.give(c)
 	} else {
 		to.strangers.give(c)
