@@ -138,6 +138,7 @@ func Config(kubeconfig, certDir string, dial Dial) (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	config.Wrap(boundRetryAfter)
 	if files == nil {
 		config.Dial = dial
 		return config, nil
