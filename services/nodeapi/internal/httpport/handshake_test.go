@@ -1,49 +1,16 @@
 package httpport
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/asn1"
-	"math/big"
 	"net"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/microlet/microlet/services/internal/testing/largecert"
 	"github.com/microlet/microlet/services/nodeapi/internal/testpki"
 )
-
-// wide returns a certificate that names so many addresses of two letters, each of which becomes an object.
-func wide(t *testing.T, addresses int) tls.Certificate {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	names := make([]asn1.RawValue, addresses)
-	for i := range names {
-		names[i] = asn1.RawValue{Class: asn1.ClassContextSpecific, Tag: 6, Bytes: []byte("a:")}
-	}
-	value, err := asn1.Marshal(names)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "wide"},
-		NotAfter:        time.Now().Add(time.Hour),
-		ExtraExtensions: []pkix.Extension{{Id: asn1.ObjectIdentifier{2, 5, 29, 17}, Value: value}},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
-}
 
 // TestLargeCertificates has a stranger send a certificate of 200 KB, which would take 8 MiB for as long as the
 // connection lasts.
@@ -56,7 +23,7 @@ func TestLargeCertificates(t *testing.T) {
 		// A pipe has no room: what the other end does not read any more would hold this one up.
 		_ = near.SetDeadline(time.Now().Add(time.Minute))
 		c := tls.Client(near, &tls.Config{
-			InsecureSkipVerify: true, Certificates: []tls.Certificate{wide(t, addresses)},
+			InsecureSkipVerify: true, Certificates: []tls.Certificate{largecert.Pair(t, addresses)},
 		})
 		if got, err := ask(c); (err == nil) != served {
 			t.Errorf("a caller with a certificate of %d addresses is answered %q, %v", addresses, got, err)
@@ -81,7 +48,7 @@ func TestCertificatesOfStrangersAreCharged(t *testing.T) {
 	known := dial("10.0.0.1:1", authority.Pair(testpki.Client("apiserver")))
 	modest := dial("10.0.0.2:1")
 	for range conns {
-		dial("10.0.0.3:1", wide(t, addresses))
+		dial("10.0.0.3:1", largecert.Pair(t, addresses))
 	}
 	if got := testutil.ToFloat64(s.Metrics.evicted.WithLabelValues("test", reasonMemory)); got < conns*3/4 {
 		t.Errorf("%v of %d connections are closed, whose certificates take five times what they may", got, conns)

@@ -1,6 +1,7 @@
 package hook
 
 import (
+	"crypto/tls"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -8,6 +9,8 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/services/internal/testing/largecert"
 )
 
 // TestHeadersOfAHookAreBounded, also those of an answer that sends it on.
@@ -44,5 +47,21 @@ func TestHeadersOfAHookAreBounded(t *testing.T) {
 				t.Errorf("%s %s: %v, want %q", scheme, path, err, want)
 			}
 		}
+	}
+}
+
+// TestCertificatesOfAHookAreBounded has a server show one with 200 KB of names.
+func TestCertificatesOfAHookAreBounded(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{largecert.Pair(t, 50_000)}}
+	server.StartTLS()
+	defer server.Close()
+	host, port := address(t, server)
+	r, _ := newRunner(t, nil)
+	err := r.Run(t.Context(), input(host), &v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{
+		Path: "/", Port: port, Scheme: v1.URISchemeHTTPS,
+	}})
+	if want := "more than 64 KiB before the handshake is done"; !strings.HasSuffix(text(err), want) {
+		t.Errorf("%v, want an error that ends in %q", err, want)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/microlet/microlet/services/internal/httpaction"
 	"github.com/microlet/microlet/services/internal/kubeversion"
+	"github.com/microlet/microlet/services/internal/podtls"
 )
 
 const (
@@ -30,10 +32,11 @@ const (
 // newClient makes a client that follows redirects on the same host only, and takes every
 // certificate: a pod has no name that one could be checked against.
 func newClient() *http.Client {
+	insecure := &tls.Config{InsecureSkipVerify: true} //nolint:gosec // a pod has no name to check
 	return &http.Client{
 		Transport: &http.Transport{
-			TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // a pod has no name to check
-			DisableKeepAlives: true,                                  // a hook runs once
+			DialTLSContext:    podtls.New((&net.Dialer{}).DialContext, insecure),
+			DisableKeepAlives: true, // a hook runs once
 
 			MaxResponseHeaderBytes: maxHeader,
 		},

@@ -17,6 +17,8 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/services/internal/testing/largecert"
 )
 
 // lines are as many headers of 4 KiB.
@@ -153,5 +155,18 @@ func TestHeadersThatGoOnTakeNoMemory(t *testing.T) {
 	}
 	if allocated := after.TotalAlloc - before.TotalAlloc; allocated > 8<<20 {
 		t.Errorf("%d MiB allocated", allocated>>20)
+	}
+}
+
+// TestCertificatesOfAProbeAreBounded has a server show one with 200 KB of names.
+func TestCertificatesOfAProbeAreBounded(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{largecert.Pair(t, 50_000)}}
+	server.StartTLS()
+	defer server.Close()
+	got, err := prober().Probe(t.Context(), get(t, server.URL+"/"))
+	if want := "more than 64 KiB before the handshake is done"; err != nil || got.Outcome != Failure ||
+		!strings.HasSuffix(got.Output, want) {
+		t.Errorf("%v %.200q, %v; want a failure that ends in %q", got.Outcome, got.Output, err, want)
 	}
 }

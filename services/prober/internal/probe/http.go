@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/microlet/microlet/services/internal/httpaction"
+	"github.com/microlet/microlet/services/internal/podtls"
 )
 
 // httpClients are what asks: over HTTPS HTTP/2 if the server offers it, over HTTP only HTTP/1.1, and
@@ -17,10 +18,14 @@ import (
 type httpClients struct{ plain, h2c http.RoundTripper }
 
 func newHTTPClients() httpClients {
+	secure := &tls.Config{
+		InsecureSkipVerify: true, //nolint:gosec // a probe asks whether it answers, not who
+		NextProtos:         []string{"h2", "http/1.1"},
+	}
 	transport := func() *http.Transport {
 		return &http.Transport{
 			DialContext:        dialer().DialContext,
-			TLSClientConfig:    &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // a probe asks whether it answers, not who
+			DialTLSContext:     podtls.New(dialer().DialContext, secure),
 			DisableKeepAlives:  true,
 			DisableCompression: true, // sends no Accept-Encoding
 			ForceAttemptHTTP2:  true,
