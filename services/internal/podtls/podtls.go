@@ -48,7 +48,7 @@ func New(dial Dial, config *tls.Config) Dial {
 	}
 }
 
-// bounded is a connection of which only so much is read until the handshake is done. Only one goroutine reads at a time.
+// bounded is a connection of which only so much is read until the handshake is done. One goroutine reads at a time.
 type bounded struct {
 	net.Conn
 	left int

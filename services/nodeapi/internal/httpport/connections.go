@@ -54,7 +54,7 @@ const (
 	// certificateWeight is how much memory a byte of a client certificate may take for as long as the connection lasts: a
 	// name of three bytes becomes an object.
 	certificateWeight = 48
-	// maxHandshake bounds what a client sends before its TLS handshake is done. The certificates of a client have a few KiB.
+	// maxHandshake bounds what a client sends before its TLS handshake is done. A client's certificates have a few KiB.
 	maxHandshake = 32 << 10
 	// freeHandshake is how much of a handshake costs nothing, so that the handshake of a client who will be known is not
 	// closed because strangers take all that they may. The number of connections bounds it.
