@@ -29,6 +29,9 @@ type Limits struct {
 	// loopback with all of its addresses. One more takes the place of the oldest: of its own address, or of the one
 	// that has most.
 	Unauthenticated, PerAddress int
+	// Tokens is how many connections may be of callers who are known by their requests alone, as by a token; those of
+	// others count as unauthenticated. 0 sets no limit. So callers who may do little do not take all connections.
+	Tokens int
 	// Bytes is how much memory the requests of callers who are not authenticated may take, estimated; 0 sets no limit.
 	// If they take more, that connection is closed which takes most, of the address that takes most.
 	Bytes int64
@@ -74,6 +77,7 @@ type limited struct {
 	mu                             sync.Mutex
 	addresses                      map[netip.Prefix]*connections
 	unauthenticated, authenticated int
+	tokens                         int   // those of the authenticated that are not certified
 	bytes                          int64 // of all connections
 }
 
@@ -191,8 +195,12 @@ func (l *limited) oldestOfMost(kind func(*connections) *list.List, mayGo func(*c
 func (l *limited) authenticate(c *conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if c.place == nil || c.authenticated.Load() {
+	full := !c.certified && l.limits.Tokens > 0 && l.tokens >= l.limits.Tokens
+	if c.place == nil || c.authenticated.Load() || full {
 		return
+	}
+	if !c.certified {
+		l.tokens++
 	}
 	at := l.addresses[c.address]
 	l.add(c, -c.bytes)
@@ -213,6 +221,9 @@ func (l *limited) remove(c *conn) {
 	if c.authenticated.Load() {
 		at.authenticated.Remove(c.place)
 		l.authenticated--
+		if !c.certified {
+			l.tokens--
+		}
 	} else {
 		at.unauthenticated.Remove(c.place)
 		l.unauthenticated--
@@ -331,6 +342,10 @@ type conn struct {
 	// busy: a request is under way, or the connection was handed over.
 	busy          atomic.Bool
 	authenticated atomic.Bool
+	// certified: a certificate authenticates the caller. It is set before requests are read.
+	certified bool
+	// credentials are those of the last request that was allowed.
+	credentials atomic.Pointer[credentials]
 	// handedOver: what comes is no request any more.
 	handedOver atomic.Bool
 }
@@ -398,40 +413,6 @@ func follow(c net.Conn, state http.ConnState) {
 		in.handedOver.Store(true)
 	case http.StateIdle:
 		in.owner.settle(in)
-	}
-}
-
-// key is the connection's in a request's context.
-type key struct{}
-
-// charged has connections pay for the headers of their requests.
-func charged(h http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if in, _ := r.Context().Value(key{}).(*conn); in != nil {
-			bytes := 0
-			for name, values := range r.Header {
-				bytes += fieldWeight + len(name)
-				for _, value := range values {
-					bytes += fieldWeight + len(value)
-				}
-			}
-			in.owner.charge(in, int64(bytes))
-		}
-		h.ServeHTTP(w, r)
-	})
-}
-
-// Authenticated reports whether the caller at the other end of a request's connection is known: by a client
-// certificate, or by a request that was allowed to him.
-func Authenticated(ctx context.Context) bool {
-	in, _ := ctx.Value(key{}).(*conn)
-	return in != nil && in.authenticated.Load()
-}
-
-// SetAuthenticated says that he is.
-func SetAuthenticated(ctx context.Context) {
-	if in, _ := ctx.Value(key{}).(*conn); in != nil {
-		in.owner.authenticate(in)
 	}
 }
 

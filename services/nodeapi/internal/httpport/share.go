@@ -140,6 +140,7 @@ func (s *Server) recognize(c *tls.Conn) bool {
 		return false
 	}
 	in := under(c)
+	in.certified = true
 	in.owner.authenticate(in)
 	return true
 }
