@@ -430,7 +430,7 @@ func isReset(err error) bool {
 func TestReaderWhoReadsNothing(t *testing.T) {
 	t.Parallel()
 	e := newTestNode(t)
-	e.config.MaxLogs = 2
+	e.config.MaxLogs = 3 // of which one namespace may have 2
 	e.kubelet().StreamingConnectionIdleTimeout.Duration = 3 * time.Second
 	e.startPeers()
 	line := append(append([]byte("2026-01-01T00:00:00.000000000Z stdout F "), bytes.Repeat([]byte("x"), 8000)...), '\n')

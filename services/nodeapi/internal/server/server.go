@@ -173,10 +173,10 @@ func (s *Server) Healthz() http.Handler {
 func (s *Server) handler(routes []route, c Checker, serverType string) http.Handler {
 	byPattern := map[string]route{}
 	// A port's own, so that nobody who takes all of one takes another's, such as that of the node's health.
-	places := map[cost]chan struct{}{
-		short:  make(chan struct{}, s.options.MaxRequests),
-		long:   make(chan struct{}, s.options.MaxLogs),
-		stream: make(chan struct{}, s.options.MaxStreams),
+	of := map[cost]*places{
+		short:  newPlaces(s.options.MaxRequests),
+		long:   newPlaces(s.options.MaxLogs),
+		stream: newPlaces(s.options.MaxStreams),
 	}
 	mux := http.NewServeMux()
 	for _, r := range routes {
@@ -211,16 +211,15 @@ func (s *Server) handler(routes []route, c Checker, serverType string) http.Hand
 			http.Error(w, "Method Not Allowed", http.StatusMethodNotAllowed)
 			return
 		}
-		select {
-		case places[r.cost] <- struct{}{}:
-			defer func() { <-places[r.cost] }()
-		default:
+		release, free := of[r.cost].take(r.owner(req))
+		if !free {
 			s.busy.WithLabelValues(r.cost.String()).Inc()
 			w.Header().Set("Retry-After", "1")
 			http.Error(w,
 				fmt.Sprintf("too many requests of this kind (%s) are under way: try again", r.cost), http.StatusTooManyRequests)
 			return
 		}
+		defer release()
 		if r.cost != stream && !takeBody(w, req) {
 			return
 		}

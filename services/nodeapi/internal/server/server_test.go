@@ -325,8 +325,11 @@ func TestPodsThatAreNotKnownYet(t *testing.T) {
 }
 
 func TestTooManyAreRefused(t *testing.T) {
-	n := newNode(t, func(o *Options) { o.MaxLogs = 2 })
+	n := newNode(t, func(o *Options) { o.MaxLogs = 3 }) // of which one namespace may have 2
+	other := pod("q", "c")
+	other.Namespace = "other"
 	n.add(t, pod("p", "c"))
+	n.add(t, other)
 	if err := os.WriteFile(filepath.Join(n.logs, "c.log"), []byte("2026-01-01T00:00:00.000000000Z stdout F one\n"),
 		0o600); err != nil {
 		t.Fatal(err)
@@ -335,8 +338,8 @@ func TestTooManyAreRefused(t *testing.T) {
 	defer s.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	follow := func() *http.Response {
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+"/containerLogs/ns/p/c?follow=true", nil)
+	follow := func(of string) *http.Response {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+"/containerLogs/"+of+"/c?follow=true", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -347,16 +350,21 @@ func TestTooManyAreRefused(t *testing.T) {
 		return answer
 	}
 	for range 2 {
-		answer := follow()
+		answer := follow("ns/p")
 		defer answer.Body.Close()
 		if answer.StatusCode != 200 {
 			t.Fatalf("a log that may be followed: %d", answer.StatusCode)
 		}
 	}
-	third := follow()
+	third := follow("ns/p")
 	defer third.Body.Close()
 	if third.StatusCode != 429 || third.Header.Get("Retry-After") == "" {
 		t.Errorf("a third one: %d, want 429", third.StatusCode)
+	}
+	foreign := follow("other/q")
+	defer foreign.Body.Close()
+	if foreign.StatusCode != 200 {
+		t.Errorf("one of another namespace: %d, want 200", foreign.StatusCode)
 	}
 	if code, _, _ := serve(t, n.Handler(decision{}), "GET", "/pods"); code != 200 {
 		t.Errorf("logs take the place of others: %d", code)
