@@ -29,6 +29,9 @@ const turn = time.Second
 // strangersMemory is how much memory the requests may take, on each port, of callers who are not known.
 const strangersMemory = 64 << 20
 
+// certifiedMemory is how much the requests may take of callers with a certificate to whom nothing was allowed yet.
+const certifiedMemory = 4 * strangersMemory
+
 // Run runs nodeapi until ctx ends. A port that cannot be opened does not end it: the others are served
 // meanwhile.
 func Run(ctx context.Context, cfg Config) error {
@@ -109,6 +112,7 @@ func ports(cfg Config, s *service.Service, certificates *httpport.Certificates, 
 		secure.Handler, secure.TLS, secure.Certified = api.Handler(guard), certificates.TLS, guard.Certified
 		secure.Unauthenticated = cfg.MaxConnections * 3 / 4 // on the other ports nobody is ever authenticated
 		secure.Tokens = cfg.MaxConnections / 2
+		secure.CertifiedBytes = certifiedMemory
 		if kubelet.ReadOnlyPort > 0 {
 			add("read-only", kubelet.Address, kubelet.ReadOnlyPort).Handler = api.ReadOnly()
 		}

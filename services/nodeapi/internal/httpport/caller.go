@@ -61,7 +61,7 @@ func Authenticated(ctx context.Context) bool {
 func SetAuthenticated(ctx context.Context) {
 	if in, _ := ctx.Value(key{}).(*conn); in != nil {
 		in.credentials.Store(presentedIn(ctx))
-		in.owner.authenticate(in)
+		in.owner.allow(in)
 	}
 }
 

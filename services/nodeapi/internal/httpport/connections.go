@@ -35,6 +35,9 @@ type Limits struct {
 	// Bytes is how much memory the requests of callers who are not authenticated may take, estimated; 0 sets no limit.
 	// If they take more, that connection is closed which takes most, of the address that takes most.
 	Bytes int64
+	// CertifiedBytes is how much memory the requests of callers may take who have a certificate, until one of their
+	// requests is allowed; 0 sets no limit. Beyond it a connection is closed as for Bytes, of those callers.
+	CertifiedBytes int64
 	// Idle is how long a connection may pass no byte before it is closed; 0 is for ever.
 	Idle time.Duration
 }
@@ -77,14 +80,36 @@ type limited struct {
 	mu                             sync.Mutex
 	addresses                      map[netip.Prefix]*connections
 	unauthenticated, authenticated int
-	tokens                         int   // those of the authenticated that are not certified
-	bytes                          int64 // of all connections
+	tokens                         int            // those of the authenticated that are not certified
+	bytes                          [classes]int64 // of all connections
 }
 
 // connections are those of one address, oldest first.
 type connections struct {
 	unauthenticated, authenticated list.List
-	bytes                          int64
+	bytes                          [classes]int64
+}
+
+// class is that of a connection whose requests are charged.
+type class int
+
+const (
+	// unknown: the caller is not authenticated.
+	unknown class = iota
+	// certified: the caller has a certificate, and nothing was allowed to him yet.
+	certified
+	classes
+)
+
+// class returns that of a connection, under the owner's lock; ok is false if it is not charged.
+func (c *conn) class() (of class, ok bool) {
+	switch {
+	case !c.authenticated.Load():
+		return unknown, true
+	case c.certified && !c.allowed:
+		return certified, true
+	}
+	return unknown, false
 }
 
 func limit(l net.Listener, limits Limits, closed func(netip.Prefix, string, bool)) *limited {
@@ -191,19 +216,30 @@ func (l *limited) oldestOfMost(kind func(*connections) *list.List, mayGo func(*c
 	return oldest
 }
 
-// authenticate keeps a connection's place from those who are not authenticated.
-func (l *limited) authenticate(c *conn) {
+// allow notes that a request of the connection was allowed.
+func (l *limited) allow(c *conn) {
+	l.authenticate(c, false)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	full := !c.certified && l.limits.Tokens > 0 && l.tokens >= l.limits.Tokens
+	if c.place != nil && c.certified {
+		l.add(c, -c.bytes)
+		c.allowed = true
+	}
+}
+
+// authenticate keeps a connection's place from those who are not authenticated.
+func (l *limited) authenticate(c *conn, byCertificate bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	full := !byCertificate && l.limits.Tokens > 0 && l.tokens >= l.limits.Tokens
 	if c.place == nil || c.authenticated.Load() || full {
 		return
 	}
-	if !c.certified {
-		l.tokens++
-	}
 	at := l.addresses[c.address]
 	l.add(c, -c.bytes)
+	if c.certified = byCertificate; !byCertificate {
+		l.tokens++
+	}
 	at.unauthenticated.Remove(c.place)
 	c.place = at.authenticated.PushBack(c)
 	c.authenticated.Store(true)
@@ -236,23 +272,25 @@ func (l *limited) remove(c *conn) {
 
 // add changes what the requests of a connection take.
 func (l *limited) add(c *conn, bytes int64) {
-	c.bytes += bytes
-	l.addresses[c.address].bytes += bytes
-	l.bytes += bytes
+	if of, ok := c.class(); ok {
+		c.bytes += bytes
+		l.addresses[c.address].bytes[of] += bytes
+		l.bytes[of] += bytes
+	}
 }
 
-// charge adds to what the requests of a caller take who is not authenticated, and closes connections while all take too
-// much.
+// charge adds to what the requests of a connection take, and closes connections while all of its class take too much.
 func (l *limited) charge(c *conn, bytes int64) {
-	if l.limits.Bytes == 0 || c.authenticated.Load() || c.handedOver.Load() {
+	if c.handedOver.Load() {
 		return
 	}
 	var excess []*conn
 	l.mu.Lock()
-	if c.place != nil && !c.authenticated.Load() {
+	limits := [classes]int64{unknown: l.limits.Bytes, certified: l.limits.CertifiedBytes}
+	if of, ok := c.class(); ok && c.place != nil && limits[of] > 0 {
 		l.add(c, bytes)
-		for l.bytes > l.limits.Bytes {
-			largest := l.largestOfMost()
+		for l.bytes[of] > limits[of] {
+			largest := l.largestOfMost(of)
 			l.remove(largest)
 			excess = append(excess, largest)
 		}
@@ -264,15 +302,16 @@ func (l *limited) charge(c *conn, bytes int64) {
 	}
 }
 
-// largestOfMost returns the connection that takes most, of the address that takes most. Some do.
-func (l *limited) largestOfMost() (largest *conn) {
+// largestOfMost returns the connection of a class that takes most, of the address that takes most. Some do.
+func (l *limited) largestOfMost(of class) (largest *conn) {
 	var most *connections
 	for _, at := range l.addresses {
-		if most == nil || at.bytes > most.bytes {
+		if most == nil || at.bytes[of] > most.bytes[of] {
 			most = at
 		}
 	}
-	for e := most.unauthenticated.Front(); e != nil; e = e.Next() {
+	kind := map[class]*list.List{unknown: &most.unauthenticated, certified: &most.authenticated}[of]
+	for e := kind.Front(); e != nil; e = e.Next() {
 		if c := e.Value.(*conn); largest == nil || c.bytes > largest.bytes {
 			largest = c
 		}
@@ -284,7 +323,7 @@ func (l *limited) largestOfMost() (largest *conn) {
 func (l *limited) settle(c *conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if c.place != nil && !c.authenticated.Load() {
+	if c.place != nil {
 		l.add(c, c.kept-c.bytes)
 	}
 }
@@ -344,6 +383,8 @@ type conn struct {
 	authenticated atomic.Bool
 	// certified: a certificate authenticates the caller. It is set before requests are read.
 	certified bool
+	// allowed: a request was allowed to a caller who is certified. It is under owner's lock.
+	allowed bool
 	// credentials are those of the last request that was allowed.
 	credentials atomic.Pointer[credentials]
 	// handedOver: what comes is no request any more.

@@ -140,7 +140,6 @@ func (s *Server) recognize(c *tls.Conn) bool {
 		return false
 	}
 	in := under(c)
-	in.certified = true
-	in.owner.authenticate(in)
+	in.owner.authenticate(in, true)
 	return true
 }

@@ -131,3 +131,43 @@ func TestBytesOfStrangers(t *testing.T) {
 		}
 	})
 }
+
+// TestBytesOfCertifiedCallers has callers with a certificate, to whom nothing is allowed, begin requests that they do
+// not complete. What they hold is bounded, and takes nothing from strangers and from a caller to whom something is
+// allowed.
+func TestBytesOfCertifiedCallers(t *testing.T) {
+	const limit, each = 1 << 20, 15 << 10
+	s := server(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if of := r.TLS.PeerCertificates; len(of) > 0 && of[0].Subject.CommonName == "apiserver" {
+			SetAuthenticated(r.Context())
+		}
+		fmt.Fprint(w, "hello")
+	}), Limits{Connections: 1000, PerAddress: 1000, Bytes: limit, CertifiedBytes: limit})
+	authority := secure(t, s)
+	p := start(t, s)
+	dial := func(remote string, pairs ...tls.Certificate) net.Conn {
+		c := tls.Client(p.dial(remote), &tls.Config{InsecureSkipVerify: true, Certificates: pairs})
+		t.Cleanup(func() { _ = c.NetConn().Close() })
+		if got, err := ask(c); err != nil || got != "hello" {
+			t.Fatalf("%s is answered %q, %v", remote, got, err)
+		}
+		return c
+	}
+	stranger := dial("192.0.2.1:1")
+	pair := authority.Pair(testpki.Client("other"))
+	allowed := dial("192.0.2.2:1", authority.Pair(testpki.Client("apiserver")))
+	header := "GET / HTTP/1.1\r\nHost: n\r\n" + strings.Repeat("aaaa:\r\n", each/7)
+	const conns = 20
+	for i := range conns {
+		c := dial(fmt.Sprintf("192.0.2.%d:2", i%3+2), pair)
+		_, _ = io.WriteString(c, header) // the connection may be closed by now
+	}
+	if got := testutil.ToFloat64(s.Metrics.evicted.WithLabelValues("test", reasonMemory)); got < conns/2 {
+		t.Errorf("%v of %d connections are closed, which take five times what they may", got, conns)
+	}
+	for name, c := range map[string]net.Conn{"a stranger": stranger, "the caller to whom something is allowed": allowed} {
+		if got, err := ask(c); err != nil || got != "hello" {
+			t.Errorf("%s is answered %q, %v", name, got, err)
+		}
+	}
+}
