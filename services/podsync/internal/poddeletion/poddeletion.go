@@ -38,6 +38,8 @@ func Delete(ctx context.Context, api API, namespace, name string, uid types.UID)
 		return nil
 	case err != nil:
 		return errors.Join(refused, fmt.Errorf("get pod: %w", err))
+	case pod.UID == "": // client-go takes any object of JSON for one
+		return fmt.Errorf("get pod: the answer is no pod: %w", refused)
 	case pod.UID == uid:
 		return fmt.Errorf("the API server has the pod and does not find it to delete: %w", refused)
 	}

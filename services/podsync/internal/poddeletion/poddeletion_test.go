@@ -43,6 +43,7 @@ func TestDelete(t *testing.T) {
 		"a page":                      {answers{refused: page(404), unread: page(404)}, false},
 		"a page after that":           {answers{refused: notFound, unread: page(404)}, false},
 		"a page, and none":            {answers{refused: page(404), unread: notFound}, true},
+		"a page, and no pod's fields": {answers{refused: page(404)}, false},
 		"a page of a conflict":        {answers{refused: page(409)}, false},
 	} {
 		if err := Delete(t.Context(), c.api, "ns", "p", "a"); (err == nil) != c.gone {

@@ -2,6 +2,7 @@ package statusmanager
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -14,6 +15,9 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/apiabsence"
 	"github.com/microlet/microlet/services/podsync/internal/poddeletion"
 )
+
+// errNoPod is an answer that is not the API server's: client-go takes any object of JSON for a pod.
+var errNoPod = errors.New("the answer is no pod")
 
 // deliver patches or deletes one pod. Only one worker has a pod at a time, so what
 // is reported of it arrives in order.
@@ -74,6 +78,8 @@ func (m *Manager) write(ctx context.Context, e *entry, p *v1.Pod, want *v1.PodSt
 			return m.refresh(ctx, e, p, err)
 		case err != nil:
 			return fmt.Errorf("patch pod status: %w", err)
+		case after.UID != p.UID:
+			return fmt.Errorf("patch pod status: %w", errNoPod)
 		}
 	}
 
@@ -138,6 +144,8 @@ func (m *Manager) refresh(ctx context.Context, e *entry, p *v1.Pod, refused erro
 		return m.gone(e)
 	case err != nil:
 		return fmt.Errorf("look at the pod whose status patch was refused (%w): %w", refused, err)
+	case now.UID == "":
+		return fmt.Errorf("look at the pod whose status patch was refused (%w): %w", refused, errNoPod)
 	case now.UID != p.UID:
 		return m.gone(e)
 	}

@@ -21,16 +21,24 @@ func (a *apiserver) fails(trouble func(verb, name string) error) {
 	a.trouble = trouble
 }
 
-// TestA404ThatIsNotTheAPIServers ends no reports: it is tried again.
-func TestA404ThatIsNotTheAPIServers(t *testing.T) {
+// TestAnAnswerThatIsNotTheAPIServers ends no reports: it is tried again.
+func TestAnAnswerThatIsNotTheAPIServers(t *testing.T) {
 	conflictThenPage := func(verb, name string) error {
 		if verb == "patch" {
 			return apierrors.NewConflict(pods, name, nil)
 		}
 		return pageNotFound(verb, name)
 	}
+	conflictThenBlank := func(verb, name string) error {
+		if verb == "patch" {
+			return apierrors.NewConflict(pods, name, nil)
+		}
+		return errBlank
+	}
 	for name, trouble := range map[string]func(verb, name string) error{
 		"to a patch": pageNotFound, "to the look after a conflict": conflictThenPage,
+		"of 200 to a patch":                   func(string, string) error { return errBlank },
+		"of 200 to the look after a conflict": conflictThenBlank,
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := newServer("web")
