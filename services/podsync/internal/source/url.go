@@ -21,6 +21,10 @@ import (
 // urlTimeout bounds one request, as the kubelet's.
 const urlTimeout = 10 * time.Second
 
+// maxHeader bounds the headers of an answer. net/http takes 10 MiB, which become sixteen times as much in memory when the
+// lines are short.
+const maxHeader = 64 << 10
+
 // URLOptions say where the manifest is.
 type URLOptions struct {
 	// URL is staticPodURL; it answers with a Pod or a PodList.
@@ -46,7 +50,9 @@ type URL struct {
 
 // NewURL returns the source; Run starts it.
 func NewURL(o URLOptions) *URL {
-	return &URL{o: o, client: &http.Client{Timeout: urlTimeout}}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.MaxResponseHeaderBytes = maxHeader
+	return &URL{o: o, client: &http.Client{Timeout: urlTimeout, Transport: transport}}
 }
 
 // Run asks again and again until ctx ends. An answer that cannot be used changes nothing.

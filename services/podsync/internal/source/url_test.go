@@ -86,3 +86,22 @@ func TestURLErrorsHoldNoPassword(t *testing.T) {
 		t.Errorf("error is %v", err)
 	}
 }
+
+// TestHeadersOfAURLAreBounded has the server answer with 10 KiB of headers, and with 128 KiB.
+func TestHeadersOfAURLAreBounded(t *testing.T) {
+	lines := 10
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for i := range lines {
+			w.Header().Set(fmt.Sprint("X-", i), strings.Repeat("x", 1<<10))
+		}
+	}))
+	defer server.Close()
+	u := NewURL(URLOptions{URL: server.URL, NodeName: "n", Metrics: metrics(t), Log: slog.New(slog.DiscardHandler)})
+	if _, err := u.get(t.Context()); err != nil {
+		t.Error(err)
+	}
+	lines = 128
+	if _, err := u.get(t.Context()); err == nil || !strings.Contains(err.Error(), "headers exceeded 65536 bytes") {
+		t.Errorf("128 KiB: %v", err)
+	}
+}
