@@ -41,8 +41,8 @@ func (p *places) release(owner string) {
 	}
 }
 
-// owner is who has the place of a request: the namespace whose pods it is for, because the API server asks for the users
-// of all, or the address of who asks for a short answer.
+// owner is who has the place of a request: the namespace of the pod, because the API server asks for the users of all
+// namespaces, or the address of who asks for a short answer.
 func (r route) owner(req *http.Request) string {
 	if r.cost == short {
 		return httpport.AddressOf(req).String()

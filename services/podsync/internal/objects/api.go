@@ -19,7 +19,7 @@ import (
 var errStandalone = errors.New("no kubeClient defined: this node runs without an apiserver")
 
 // api is the apiserver's side of one kind of object, of which L is a list.
-type api[T object, L runtime.Object] struct {
+type api[T object, L list] struct {
 	// name is that of one object, as the kubelet writes it in "not found".
 	name string
 	// title is how the kubelet writes it elsewhere.
@@ -31,8 +31,14 @@ type api[T object, L runtime.Object] struct {
 	in func(namespace string) client[T, L]
 }
 
+// list is what the API server answers to a list.
+type list interface {
+	runtime.Object
+	metav1.ListInterface
+}
+
 // client is what client-go has for the objects of one kind in one namespace.
-type client[T object, L runtime.Object] interface {
+type client[T object, L list] interface {
 	Get(ctx context.Context, name string, o metav1.GetOptions) (T, error)
 	List(ctx context.Context, o metav1.ListOptions) (L, error)
 	Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error)
@@ -69,6 +75,9 @@ func (a api[T, L]) get(ctx context.Context, namespace, name string) (T, error) {
 		return got, fmt.Errorf("couldn't get %s %s/%s, and it is not the API server that does not find it: %v", a.title,
 			namespace, name, err)
 	}
+	if err == nil && got.GetName() != name { // client-go takes any object of JSON for one
+		return got, fmt.Errorf("couldn't get %s %s/%s: the answer is none", a.title, namespace, name)
+	}
 	return got, singular(err, a.name, name)
 }
 
@@ -77,7 +86,11 @@ func (a api[T, L]) resource() resource[T] {
 	return resource[T]{
 		example: a.example,
 		list: func(ctx context.Context, namespace string, o metav1.ListOptions) (runtime.Object, error) {
-			return a.in(namespace).List(ctx, o)
+			got, err := a.in(namespace).List(ctx, o)
+			if err == nil && got.GetResourceVersion() == "" { // client-go takes any object of JSON for an empty list
+				return nil, fmt.Errorf("list %ss of %s: the answer is none", a.title, namespace)
+			}
+			return got, err
 		},
 		watch: func(ctx context.Context, namespace string, o metav1.ListOptions) (watch.Interface, error) {
 			return a.in(namespace).Watch(ctx, o)

@@ -370,3 +370,15 @@ func TestAnOutageLeavesWhatIsHeld(t *testing.T) {
 		}
 	})
 }
+
+// TestAnAnswerThatIsNoObject is neither an object without content, nor is there none.
+func TestAnAnswerThatIsNoObject(t *testing.T) {
+	c := fake.NewClientset()
+	c.PrependReactor("get", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, &v1.ConfigMap{}, nil // as client-go reads {}
+	})
+	got, err := New(c, Options{}).ConfigMap(t.Context(), "ns", "a")
+	if err == nil || apierrors.IsNotFound(err) {
+		t.Errorf("%v, %v", got, err)
+	}
+}

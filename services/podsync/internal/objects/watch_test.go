@@ -286,3 +286,25 @@ func TestWatchesLeaveTheClientToOthers(t *testing.T) {
 		w.running.Wait()
 	})
 }
+
+// TestAListThatIsNone does not say that an object is gone.
+func TestAListThatIsNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset(versioned(configMap("a", "1"), "1"))
+		client.PrependReactor("list", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, &v1.ConfigMapList{}, nil // as client-go reads {}
+		})
+		s, seen := watching(t, client)
+		s.Register(naming("one", "a"))
+		for range 2 {
+			if got := s.content(t, "a"); got != "1" {
+				t.Errorf("the content is %q", got)
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+		}
+		if n := seen.times("one"); n != 0 {
+			t.Errorf("the pod is called %d times for a change", n)
+		}
+	})
+}

@@ -21,8 +21,8 @@ import (
 // urlTimeout bounds one request, as the kubelet's.
 const urlTimeout = 10 * time.Second
 
-// maxHeader bounds the headers of an answer. net/http takes 10 MiB, which become sixteen times as much in memory when the
-// lines are short.
+// maxHeader bounds the headers of an answer. net/http takes 10 MiB, which become sixteen times as much in memory when
+// the lines are short.
 const maxHeader = 64 << 10
 
 // URLOptions say where the manifest is.
