@@ -6,6 +6,7 @@ package lease
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -142,10 +143,13 @@ func (r *Renewer) Renew(ctx context.Context) time.Duration {
 func (r *Renewer) renew(ctx context.Context, uid types.UID) error {
 	if r.latest != nil {
 		err := r.update(ctx, r.latest, uid)
+		if err == nil || apierrors.ReasonForError(err) == "" {
+			return err // what is known may still be right
+		}
+		r.latest = nil // somebody else wrote or deleted it, or it is none of the API server's
 		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 			return err
 		}
-		r.latest = nil // somebody else wrote or deleted it
 	}
 	var existing *coordinationv1.Lease
 	err := r.request(ctx, func(ctx context.Context) (err error) {
@@ -175,6 +179,9 @@ func (r *Renewer) update(ctx context.Context, base *coordinationv1.Lease, uid ty
 		updated, err := r.o.Leases.Update(ctx, r.filled(base, uid), metav1.UpdateOptions{})
 		if err != nil {
 			return fmt.Errorf("update lease: %w", err)
+		}
+		if updated.Name != r.o.NodeName { // client-go takes any object of JSON for one
+			return errors.New("update lease: the answer is none")
 		}
 		r.latest = updated
 		return nil

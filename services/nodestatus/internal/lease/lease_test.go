@@ -26,6 +26,7 @@ type apiserver struct {
 	version int
 	refuses bool
 	hangs   bool
+	blank   bool // the next update is answered with what client-go makes of {}
 	writes  []time.Time
 	reads   int
 }
@@ -78,8 +79,13 @@ func (a *apiserver) Update(ctx context.Context, l *coordinationv1.Lease,
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
+	case a.blank:
+		a.blank = false
+		return &coordinationv1.Lease{}, nil
 	case a.lease == nil:
 		return nil, apierrors.NewNotFound(resource, l.Name)
+	case l.ResourceVersion == "":
+		return nil, apierrors.NewInvalid(schema.GroupKind{Group: resource.Group, Kind: "Lease"}, l.Name, nil)
 	case l.ResourceVersion != a.lease.ResourceVersion:
 		return nil, apierrors.NewConflict(resource, l.Name, errors.New("changed meanwhile"))
 	}
@@ -270,6 +276,22 @@ func TestForeignWriteAndDeleteAreSurvived(t *testing.T) {
 		r.set(func(a *apiserver) {
 			if a.lease == nil {
 				t.Error("the deleted lease was not created again")
+			}
+		})
+	})
+}
+
+// TestAnAnswerThatIsNoLease comes once, from what stands between the node and the API server.
+func TestAnAnswerThatIsNoLease(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig) {
+		pass(25 * time.Second)
+		r.set(func(a *apiserver) { a.blank = true })
+		pass(11 * time.Second)
+		r.set(func(a *apiserver) { a.writes = nil })
+		pass(11 * time.Second)
+		r.set(func(a *apiserver) {
+			if a.blank || len(a.writes) == 0 {
+				t.Errorf("the lease is renewed at %v since then", a.writes)
 			}
 		})
 	})
