@@ -57,7 +57,8 @@ func TestAnAPIServerThatIsBehind(t *testing.T) {
 					if time.Since(began) < test.lasts {
 						return true, nil, test.err
 					}
-					return a.GetSubresource() == "token", &authenticationv1.TokenRequest{}, nil
+					token := authenticationv1.TokenRequestStatus{Token: "t"}
+					return a.GetSubresource() == "token", &authenticationv1.TokenRequest{Status: token}, nil
 				})
 				err := ask(t.Context(), client)
 				if took := time.Since(began); (err != nil) != test.fails || took < test.least ||

@@ -371,6 +371,18 @@ func TestAnOutageLeavesWhatIsHeld(t *testing.T) {
 	})
 }
 
+// TestAnAnswerWithoutAToken replaces none that is valid, and a pod gets none.
+func TestAnAnswerWithoutAToken(t *testing.T) {
+	c := fake.NewClientset()
+	c.PrependReactor("create", "serviceaccounts", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, &authenticationv1.TokenRequest{}, nil // as client-go reads {}
+	})
+	got, err := NewTokens(c, Options{}).Token(t.Context(), "ns", "sa", &authenticationv1.TokenRequest{})
+	if err == nil {
+		t.Errorf("the token is %q", got.Status.Token)
+	}
+}
+
 // TestAnAnswerThatIsNoObject is neither an object without content, nor is there none.
 func TestAnAnswerThatIsNoObject(t *testing.T) {
 	c := fake.NewClientset()

@@ -69,7 +69,11 @@ func (t *Tokens) Token(ctx context.Context, namespace, account string,
 	ctx, cancel := context.WithTimeout(ctx, t.timeout)
 	defer cancel()
 	fresh, err := bound(ctx, func() (*authenticationv1.TokenRequest, error) {
-		return t.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, account, request, metav1.CreateOptions{})
+		got, err := t.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, account, request, metav1.CreateOptions{})
+		if err == nil && got.Status.Token == "" { // client-go takes any object of JSON for a TokenRequest
+			err = errors.New("the answer has no token")
+		}
+		return got, err
 	})
 	switch {
 	case err == nil:
