@@ -78,7 +78,7 @@ func (h *hostPath) check(ctx context.Context, s *Spec, c hostPathCall) error {
 	}
 	// Without a type the kubelet does not even look at the path. What hangs there, the runtime will see.
 	h.log.Warn("a hostPath cannot be looked at, so the runtime is left to mount it", logkey.PodUID, s.Pod.UID,
-		"volume", s.Volume.Name, "path", c.Path, logkey.Err, err)
+		"volume", s.Volume.Name, logkey.Path, c.Path, logkey.Err, err)
 	return nil
 }
 
