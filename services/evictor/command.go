@@ -11,8 +11,8 @@ import (
 	"github.com/microlet/microlet/services/internal/service"
 )
 
-// RunChild is what a program that contains evictor calls first of all. If the process was started to measure directories
-// for evictor, it does so, and returns true when the program is to end.
+// RunChild is what a program that contains evictor calls first of all. If the process was started to measure
+// directories for evictor, it does so, and returns true when the program is to end.
 func RunChild() bool { return diskusage.RunChild() }
 
 // Command returns the command line of evictor.

@@ -104,8 +104,13 @@ func TestCommandsThatAreTooLong(t *testing.T) {
 		words []string
 		want  string
 	}{
-		"a word":      {[]string{"sh", "-c", strings.Repeat("$(V)", 4096)}, "exec.command[2]: 409600000 bytes after expansion"},
-		"all of them": {slices.Repeat([]string{"$(V)"}, 4096), "exec.command[20]: all arguments and variables up to it take 2100189 bytes"},
+		"a word": {
+			[]string{"sh", "-c", strings.Repeat("$(V)", 4096)}, "exec.command[2]: 409600000 bytes after expansion",
+		},
+		"all of them": {
+			slices.Repeat([]string{"$(V)"}, 4096),
+			"exec.command[20]: all arguments and variables up to it take 2100189 bytes",
+		},
 	} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)

@@ -1,8 +1,8 @@
 // Package podfolders names the folders in which pods have files on the node's disk, in the kubelet's layout.
 //
 // Which volumes have figures, and which of them count as ephemeral storage, is the kubelet's choice: emptyDir,
-// configMap, secret, downwardAPI and projected have some, hostPath and images have none. The names come over the bus and
-// cannot lead out of the folders of pods.
+// configMap, secret, downwardAPI and projected have some, hostPath and images have none. The names come over the bus
+// and cannot lead out of the folders of pods.
 package podfolders
 
 import (
@@ -61,8 +61,8 @@ type Volume struct {
 	Ephemeral bool
 }
 
-// Of returns the folders of a pod, each once, however often a volume or a container is named. It leaves out what cannot be the name of a folder, and says so in its error; of a pod
-// whose own name is none it returns nil.
+// Of returns the folders of a pod, each once, however often a volume or a container is named. It leaves out what cannot
+// be the name of a folder, and says so in its error; of a pod whose own name is none it returns nil.
 func (l Layout) Of(p *Pod) (*Folders, error) {
 	if err := names(p.UID, p.Namespace, p.Name); err != nil {
 		return nil, err

@@ -75,7 +75,7 @@ func TestOpen(t *testing.T) {
 		}{"Open": {s.open, c.open}, "In": {s.in, c.in}} {
 			f, err := got.open(c.path)
 			if err != nil {
-				if got.want == nil || got.want != someError && !errors.Is(err, got.want) {
+				if got.want == nil || !errors.Is(got.want, someError) && !errors.Is(err, got.want) {
 					t.Errorf("%s of %s: %v, want %v", way, c.path, err, got.want)
 				}
 				continue

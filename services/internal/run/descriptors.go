@@ -47,8 +47,8 @@ func Inherited() (map[string]*os.File, error) {
 }
 
 // CloseOnExec has no program that this process starts inherit what this process was started with, but its standard
-// input, output and error. A shell or a program of root's may have left open what is not for services. What this process
-// opens itself is closed on exec already.
+// input, output and error. A shell or a program of root's may have left open what is not for services. What this
+// process opens itself is closed on exec already.
 func CloseOnExec() error {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {

@@ -59,9 +59,9 @@ func Define[C any, P interface {
 	return d
 }
 
-// Expendable is the OOMScoreAdj of a service whose memory others can make grow, and whose end harms no pod. The OOM killer
-// takes it as it takes a container that asks for no memory: after those that use more than they have asked for, and
-// before those that do not.
+// Expendable is the OOMScoreAdj of a service whose memory others can make grow, and whose end harms no pod. The OOM
+// killer takes it as it takes a container that asks for no memory: after those that use more than they have asked for,
+// and before those that do not.
 const Expendable = 999
 
 // Always is a PrivateNetwork that no flag changes.

@@ -62,7 +62,8 @@ func TestWithoutABus(t *testing.T) {
 	n.reads().is(t, map[string]string{"b": state(b)}) // one who comes later
 }
 
-// TestAHintThatIsLost: pleg looks at the runtime all the time, and what it publishes while the bus is away reaches no one.
+// TestAHintThatIsLost: pleg looks at the runtime all the time, and what it publishes while the bus is away reaches no
+// one.
 func TestAHintThatIsLost(t *testing.T) {
 	n := newNode(t)
 	n.Client(role.PLEG, func(c *bus.Client) {

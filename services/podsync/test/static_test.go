@@ -92,15 +92,17 @@ func TestAnAPIServerThatIsAwayIsNoIllness(t *testing.T) {
 	}
 }
 
-// TestASourceThatIsAwayIsNoFailedStart: systemd ends a unit that does not say READY within its TimeoutStartSec, and with
-// it each pull, mount and hook that is under way. podsync works without the API server, which may be a pod of its own.
+// TestASourceThatIsAwayIsNoFailedStart: systemd ends a unit that does not say READY within its TimeoutStartSec, and
+// with it each pull, mount and hook that is under way. podsync works without the API server, which may be a pod of its
+// own.
 func TestASourceThatIsAwayIsNoFailedStart(t *testing.T) {
 	n := newNode(t)
 	supervisor := notifytest.New(t)
 	n.put("a")
 	n.start("--kubeconfig=" + kubeconfig(t, "http://127.0.0.1:1"))
 	n.runs("a")
-	if said := supervisor.Until(run.NotifyStatus + "waiting for pod sources: api"); !slices.Contains(said, run.NotifyReady) {
+	said := supervisor.Until(run.NotifyStatus + "waiting for pod sources: api")
+	if !slices.Contains(said, run.NotifyReady) {
 		t.Errorf("podsync runs its static pods and has not said READY, but %q", said)
 	}
 	s := n.Service()

@@ -107,8 +107,8 @@ func TestUnitWatchdog(t *testing.T) {
 	w.Untouched()
 }
 
-// TestUnitAccounts: all that the agent is lives below its unit's cgroup, for systemd to account and to stop. Each service
-// but podsync has a cgroup of its own there, with its limits.
+// TestUnitAccounts: all that the agent is lives below its unit's cgroup, for systemd to account and to stop. Each
+// service but podsync has a cgroup of its own there, with its limits.
 func TestUnitAccounts(t *testing.T) {
 	scene.Shared.UseMicrolet(t)
 	s := scene.New(t)

@@ -2,9 +2,9 @@
 //
 // Its input is a pod, the folders of pods and the runtime's figures of writable layers. Its output is what the Summary
 // API says of the same pod. Nobody else's figures are in it: an eviction must not rest on what stats or the bus says
-// alone. The bus says which volumes and containers the pod has, and makes no figure larger by that. Child processes walk
-// through the folders, and are left behind if they hang. A large pod takes longer than its caller waits; the figures are
-// there when it is asked for again.
+// alone. The bus says which volumes and containers the pod has, and makes no figure larger by that. Child processes
+// walk through the folders, and are left behind if they hang. A large pod takes longer than its caller waits; the
+// figures are there when it is asked for again.
 package measurement
 
 import (
@@ -125,8 +125,8 @@ func (m *Measurer) finish(c *call, o outcome) {
 	close(c.done)
 }
 
-// Of returns what the pod takes, which is not older than a minute. It waits some seconds for it, and returns ErrNotYet if
-// that is too short. The measurement then goes on. Figures that come with an error lack a part.
+// Of returns what the pod takes, which is not older than a minute. It waits some seconds for it, and returns ErrNotYet
+// if that is too short. The measurement then goes on. Figures that come with an error lack a part.
 func (m *Measurer) Of(ctx context.Context, p *v1.Pod) (*statsapi.PodStats, error) {
 	if under := m.begin(p); under != nil {
 		select {

@@ -39,8 +39,8 @@ func Find() Memory {
 
 // Node returns what is available on the node and of which capacity, as the kubelet's Summary has them.
 //
-// MemTotal has the huge pages, used or not, and the root cgroup does not count those that are used. So neither is a part
-// of what is available, nor of the capacity of which a threshold may be a percentage.
+// MemTotal has the huge pages, used or not, and the root cgroup does not count those that are used. So neither is a
+// part of what is available, nor of the capacity of which a threshold may be a percentage.
 func (m Memory) Node() (available, capacity int64, err error) {
 	info, err := fields(m.MemInfo, ":", "MemTotal", "Hugetlb")
 	if err != nil {

@@ -97,8 +97,10 @@ func TestHugePagesAreNotAvailable(t *testing.T) {
 		huge                string
 		available, capacity int64
 	}{
-		"v1":                         {aware: true, huge: "Hugetlb: 204800 kB", available: 300 * mi, capacity: 800 * mi},
-		"v2":                         {v2: true, aware: true, huge: "Hugetlb: 204800 kB", available: 550 * mi, capacity: 800 * mi},
+		"v1": {aware: true, huge: "Hugetlb: 204800 kB", available: 300 * mi, capacity: 800 * mi},
+		"v2": {
+			v2: true, aware: true, huge: "Hugetlb: 204800 kB", available: 550 * mi, capacity: 800 * mi,
+		},
 		"v1 without the gate":        {huge: "Hugetlb: 204800 kB", available: 500 * mi, capacity: 1000 * mi},
 		"v2 without the gate":        {v2: true, huge: "Hugetlb: 204800 kB", available: 750 * mi, capacity: 1000 * mi},
 		"v1, none":                   {aware: true, huge: "Hugetlb: 0 kB", available: 500 * mi, capacity: 1000 * mi},

@@ -1,10 +1,10 @@
 // Package limit bounds single processes by cgroups below the one that "microlet up" runs in.
 //
-// A process that takes more memory is killed by the kernel, and no other. One that starts more processes than it may gets
-// an error. What a process has started and left behind can be killed, whatever session it is in. With cgroup v1 the
-// cgroup is in the hierarchies of the controllers memory and pids alone. With cgroup v2 a cgroup has either processes or
-// others below it, so that up moves itself into one of its own first; of a cgroup that is systemd's it does so only if
-// the unit has Delegate=.
+// A process that takes more memory is killed by the kernel, and no other. One that starts more processes than it may
+// gets an error. What a process has started and left behind can be killed, whatever session it is in. With cgroup v1
+// the cgroup is in the hierarchies of the controllers memory and pids alone. With cgroup v2 a cgroup has either
+// processes or others below it, so that up moves itself into one of its own first; of a cgroup that is systemd's it
+// does so only if the unit has Delegate=.
 package limit
 
 import (

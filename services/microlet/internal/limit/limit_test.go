@@ -101,7 +101,8 @@ func TestLimitKills(t *testing.T) {
 			t.Fatalf("a process with twice its limit ends with %v", err)
 		}
 	}
-	if again, err := c.Make("stats", Limits{Memory: 4 << 30, Tasks: 100}); err != nil || !slices.Equal(again.dirs, g.dirs) {
+	again, err := c.Make("stats", Limits{Memory: 4 << 30, Tasks: 100})
+	if err != nil || !slices.Equal(again.dirs, g.dirs) {
 		t.Errorf("the cgroup is made again: %v, %v", again, err)
 	}
 	if err := start(t, g); err != nil {

@@ -84,8 +84,8 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-// TestReadersOfPodsHaveRoomForThem: who may create pods decides how much the bus holds of them. A service that reads pods
-// has them once as they come, and decodes them.
+// TestReadersOfPodsHaveRoomForThem: who may create pods decides how much the bus holds of them. A service that reads
+// pods has them once as they come, and decodes them.
 func TestReadersOfPodsHaveRoomForThem(t *testing.T) {
 	var most int64
 	for _, b := range subject.Buckets() {

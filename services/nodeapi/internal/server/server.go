@@ -242,7 +242,8 @@ func refuse(w http.ResponseWriter, r *http.Request, refusal *auth.Refusal) {
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(refusal.Code)
-	_, _ = w.Write([]byte(refusal.Text)) // who was refused may have gone
+	// The caller may have gone.
+	_, _ = w.Write([]byte(refusal.Text)) //nolint:gosec // plain text, as its header says
 }
 
 // authorize has the checker decide. For callers who are not known yet that is work which anybody could cause, so it

@@ -195,7 +195,8 @@ func TestARuntimeWithoutEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(stop)
-	if err := New(dial(t, path), crilist.Options{}).Stream(t.Context(), func() {}, nil); !errors.Is(err, relist.ErrNoStream) {
+	err = New(dial(t, path), crilist.Options{}).Stream(t.Context(), func() {}, nil)
+	if !errors.Is(err, relist.ErrNoStream) {
 		t.Errorf("%v, want %v", err, relist.ErrNoStream)
 	}
 }

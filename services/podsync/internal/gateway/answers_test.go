@@ -38,8 +38,8 @@ func unread(t *testing.T, b *bench, r role.Role, method string, request proto.Me
 	return cancel
 }
 
-// manyLists is one of those for all sandboxes. Each has a field of its own, so that they share no answer. The request of
-// the stream has the same fields.
+// manyLists is one of those for all sandboxes. Each has a field of its own, so that they share no answer. The request
+// of the stream has the same fields.
 func manyLists(i int) *runtimeapi.ListPodSandboxRequest {
 	q := &runtimeapi.ListPodSandboxRequest{}
 	q.ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 1000, protowire.VarintType), uint64(i)))

@@ -231,7 +231,8 @@ type answer struct {
 }
 
 // ask has the runtime answer a unary call, together with others that ask the same.
-func (g *Gateway) ask(ctx context.Context, conn grpc.ClientConnInterface, method string, request *frame) (answer, error) {
+func (g *Gateway) ask(ctx context.Context, conn grpc.ClientConnInterface, method string,
+	request *frame) (answer, error) {
 	send := func(ctx context.Context) (answer, error) {
 		var a answer
 		err := conn.Invoke(outgoing(ctx), method, request, &a.message, grpc.ForceCodecV2(frameCodec{}),

@@ -222,7 +222,7 @@ func (c *check) tolerations(list *field.Path) {
 	}
 }
 
-// network is the pod's names and resolver.
+// network is the pod's names and how it resolves others.
 func (c *check) network(at *field.Path) {
 	s := &c.pod.Spec
 	for name, value := range map[string]string{"hostname": s.Hostname, "subdomain": s.Subdomain} {
@@ -251,9 +251,13 @@ func (c *check) network(at *field.Path) {
 	}
 	oneOf(c, at.Child("dnsPolicy"), s.DNSPolicy, v1.DNSClusterFirstWithHostNet, v1.DNSClusterFirst, v1.DNSDefault,
 		v1.DNSNone)
-	dns := s.DNSConfig
-	config := at.Child("dnsConfig")
-	if s.DNSPolicy == v1.DNSNone {
+	c.resolver(at.Child("dnsConfig"))
+}
+
+// resolver is the configuration of the pod's resolver.
+func (c *check) resolver(config *field.Path) {
+	dns := c.pod.Spec.DNSConfig
+	if c.pod.Spec.DNSPolicy == v1.DNSNone {
 		if dns == nil {
 			c.required(config, "dnsPolicy is None: give the resolver's configuration")
 		} else if len(dns.Nameservers) == 0 {

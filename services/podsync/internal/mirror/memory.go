@@ -13,8 +13,8 @@ import (
 // lostExitCode is what a container counts as having ended with that ran and is gone.
 const lostExitCode = 137
 
-// remembered is what a static pod takes from its mirror when podsync has been restarted. Others may write the status of a
-// mirror too, so it is what the runtime does not know and what ends nothing: when the pod started, how often its
+// remembered is what a static pod takes from its mirror when podsync has been restarted. Others may write the status of
+// a mirror too, so it is what the runtime does not know and what ends nothing: when the pod started, how often its
 // containers did, which of them were ready, and since when its conditions hold. Whether anything has ended, the runtime
 // says.
 func remembered(p *v1.Pod, mirror *v1.PodStatus) v1.PodStatus {
@@ -67,8 +67,8 @@ func rememberedContainers(p *v1.Pod, statuses []v1.ContainerStatus) []v1.Contain
 	return all
 }
 
-// isOwned reports whether a pod of the API is a mirror: the Node owns it, which is this one and not an earlier one of its
-// name. As long as the UID of the Node is not known, the name counts. The caller holds mu.
+// isOwned reports whether a pod of the API is a mirror: the Node owns it, which is this one and not an earlier one of
+// its name. As long as the UID of the Node is not known, the name counts. The caller holds mu.
 func (m *Manager) isOwned(mirror *v1.Pod) bool {
 	o := metav1.GetControllerOf(mirror)
 	return o != nil && o.APIVersion == v1.SchemeGroupVersion.String() && o.Kind == "Node" && o.Name == m.nodeName &&

@@ -1,9 +1,10 @@
 // Package mirror creates and deletes the mirror pods that show static pods in the API.
 //
 // Each static pod has one mirror pod with its hash and its status, owned by the Node. If a mirror pod is deleted, it
-// is created again, and nothing else happens. If its status is changed, nothing else happens either. If its static pod has another hash or is gone, the mirror pod is
-// deleted, but only after every source has delivered its list. If two static pods have the same name, the mirror pod
-// shows the first one until nothing of it is left. Without an API server there are no mirror pods.
+// is created again, and nothing else happens. If its status is changed, nothing else happens either. If its static pod
+// has another hash or is gone, the mirror pod is deleted, but only after every source has delivered its list. If two
+// static pods have the same name, the mirror pod shows the first one until nothing of it is left. Without an API server
+// there are no mirror pods.
 package mirror
 
 import (
@@ -228,7 +229,8 @@ func (m *Manager) UpdateFromAPI(p *v1.Pod) {
 	}
 }
 
-// Last implements worker.MirrorManager. After a restart the mirror remembers some of what was reported of the static pod.
+// Last implements worker.MirrorManager. After a restart the mirror remembers some of what was reported of the static
+// pod.
 func (m *Manager) Last(uid types.UID) (v1.PodStatus, bool) {
 	m.mu.Lock()
 	s := m.statics[uid]

@@ -72,8 +72,8 @@ func (a api[T, L]) get(ctx context.Context, namespace, name string) (T, error) {
 	got, err := bound(ctx, func() (T, error) { return a.in(namespace).Get(ctx, name, metav1.GetOptions{}) })
 	if apierrors.IsNotFound(err) && !apiabsence.Of(err, a.name+"s", name) {
 		// A container would start without what is optional.
-		return got, fmt.Errorf("couldn't get %s %s/%s, and it is not the API server that does not find it: %v", a.title,
-			namespace, name, err)
+		return got, fmt.Errorf("couldn't get %s %s/%s, and it is not the API server that does not find it: %s", a.title,
+			namespace, name, err.Error())
 	}
 	if err == nil && got.GetName() != name { // client-go takes any object of JSON for one
 		return got, fmt.Errorf("couldn't get %s %s/%s: the answer is none", a.title, namespace, name)

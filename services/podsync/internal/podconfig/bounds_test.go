@@ -42,7 +42,9 @@ func TestNoMoreIsBuiltThanExecveTakes(t *testing.T) {
 				c.Env = append(c.Env, v1.EnvVar{Name: fmt.Sprint("V", i), Value: "$(B)"})
 			}
 		}, "env V19: all arguments and variables up to it take 21"},
-		"a literal":   {func(c *v1.Container) { c.Env = []v1.EnvVar{{Name: "A", Value: strings.Repeat("x", 1<<20)}} }, "env A: 1048576 bytes"},
+		"a literal": {func(c *v1.Container) {
+			c.Env = []v1.EnvVar{{Name: "A", Value: strings.Repeat("x", 1<<20)}}
+		}, "env A: 1048576 bytes"},
 		"a large key": {func(c *v1.Container) { c.EnvFrom = times(1, "F", "file") }, "env F0k: 1048580 bytes with the name"},
 		"many keys": {func(c *v1.Container) { c.EnvFrom = times(100, "F", "large") },
 			"envFrom, key k: all arguments and variables up to it take 21"},

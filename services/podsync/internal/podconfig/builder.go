@@ -65,8 +65,8 @@ func (b *Builder) Sandbox(p *v1.Pod, in SandboxInput) (*runtimeapi.PodSandboxCon
 }
 
 // Container returns the config of a container that is about to be created, and makes its
-// log folder, its pod's hosts file, its termination log and the file of its long annotations. The error's text is what the
-// container's status shows as CreateContainerConfigError.
+// log folder, its pod's hosts file, its termination log and the file of its long annotations. The error's text is what
+// the container's status shows as CreateContainerConfigError.
 func (b *Builder) Container(ctx context.Context, p *v1.Pod, c *v1.Container,
 	in ContainerInput) (*runtimeapi.ContainerConfig, error) {
 	e, err := b.environment(ctx, p, c, downward.Addresses{PodIPs: in.PodIPs, HostIPs: b.Node.hostIPs()}, in.Volumes)

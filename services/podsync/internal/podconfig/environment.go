@@ -128,7 +128,8 @@ func (b *Builder) environment(ctx context.Context, p *v1.Pod, c *v1.Container, a
 	}
 	for i := range c.Env {
 		v := &c.Env[i]
-		value, set, err := v.Value, true, error(nil)
+		var err error
+		value, set := v.Value, true
 		if value != "" || v.ValueFrom == nil {
 			if value, err = expansion.Expand(value, known, expansion.MaxString()-entry(v.Name, "")); err != nil {
 				err = fmt.Errorf("env %s: %w", v.Name, err)

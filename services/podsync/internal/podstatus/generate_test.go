@@ -111,8 +111,8 @@ func TestAnInitContainerOutOfMemoryHasFailed(t *testing.T) {
 	}
 }
 
-// TestAnInitContainerOutOfMemoryRunsAgain: the API server takes an end with exit code 0 as one for good where the policy
-// is OnFailure, so such an end is never the present state of what runs again.
+// TestAnInitContainerOutOfMemoryRunsAgain: the API server takes an end with exit code 0 as one for good where the
+// policy is OnFailure, so such an end is never the present state of what runs again.
 func TestAnInitContainerOutOfMemoryRunsAgain(t *testing.T) {
 	p, in := testPod("a"), inputs()
 	p.Spec.RestartPolicy = v1.RestartPolicyOnFailure

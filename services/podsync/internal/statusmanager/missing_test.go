@@ -101,8 +101,8 @@ func TestAPodThatIsBack(t *testing.T) {
 	})
 }
 
-// TestWhatTheWatchBringsAfterADeletion is of the time before it, or an object that waits for its finalizers. A pod that is
-// in the API without having been deleted is deleted again.
+// TestWhatTheWatchBringsAfterADeletion is of the time before it, or an object that waits for its finalizers. A pod that
+// is in the API without having been deleted is deleted again.
 func TestWhatTheWatchBringsAfterADeletion(t *testing.T) {
 	a := newServer("web")
 	managed(t, a, 1, func(t *testing.T, m *Manager) {

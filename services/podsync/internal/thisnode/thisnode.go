@@ -101,8 +101,8 @@ const refusalLogPeriod = time.Minute
 func (o *Options) refused() func([]string) {
 	count := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "microlet_podsync_node_addresses_refused_total",
-		Help: "Looks at reports of the node's addresses that left some out, because neither an interface of the machine nor " +
-			"the API server has them.",
+		Help: "Looks at reports of the node's addresses that left some out, because neither an interface of the machine " +
+			"nor the API server has them.",
 	})
 	o.Metrics.MustRegister(count)
 	often := rate.Sometimes{First: 1, Interval: refusalLogPeriod}

@@ -117,7 +117,7 @@ func (c *nfsCall) mount(ctx context.Context, program string) error {
 	if c.Mounter != "" {
 		program, args = c.Mounter, append([]string{"mount"}, args...)
 	}
-	command := exec.CommandContext(context.WithoutCancel(ctx), program, args...) //nolint:gosec // no shell reads them
+	command := exec.CommandContext(context.WithoutCancel(ctx), program, args...)
 	if output, err := command.CombinedOutput(); err != nil {
 		return fmt.Errorf("mount failed: %w\nMounting command: %s\nMounting arguments: %s\nOutput: %s", err, program,
 			strings.Join(args, " "), output)

@@ -80,8 +80,9 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Name: "kubelet_image_volume_mounted_errors_total", Help: "Number of failed image volume mounts.",
 		}),
 	}
-	r.MustRegister(m.Wakes, m.Refused, m.removalFailures, m.syncs, m.sandboxes, m.sandboxErrors, m.containers, m.containerErrors,
-		m.userNamespaces, m.userNamespaceErrors, m.imageVolumes, m.imageVolumesMounted, m.imageVolumeErrors)
+	r.MustRegister(m.Wakes, m.Refused, m.removalFailures, m.syncs, m.sandboxes, m.sandboxErrors, m.containers,
+		m.containerErrors, m.userNamespaces, m.userNamespaceErrors, m.imageVolumes, m.imageVolumesMounted,
+		m.imageVolumeErrors)
 	return m
 }
 

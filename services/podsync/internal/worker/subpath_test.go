@@ -150,7 +150,7 @@ func bindAsARuntime(source string) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(target.Name())
+	defer func() { _ = os.Remove(target.Name()) }()
 	defer target.Close()
 	if err := unix.Mount(source, target.Name(), "", unix.MS_BIND, ""); err != nil {
 		return err

@@ -30,7 +30,8 @@ func lines(n int) map[string]string {
 	return all
 }
 
-// TestHeadersOfAProbeAreBounded over every protocol: those of an answer, of what comes before it, and of what comes after it.
+// TestHeadersOfAProbeAreBounded over every protocol: those of an answer, of what comes before it, and of what comes
+// after it.
 func TestHeadersOfAProbeAreBounded(t *testing.T) {
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n, prefix := 12, "" // 48 KiB
