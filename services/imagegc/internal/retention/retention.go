@@ -17,6 +17,7 @@ import (
 	goplugin "github.com/hashicorp/go-plugin"
 	"github.com/hashicorp/go-plugin/runner"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	retentionv1 "github.com/microlet/microlet/proto/microlet/imageretentionplugin/v1"
@@ -130,8 +131,9 @@ func (p *Plugin) ask(ctx context.Context, images []*retentionv1.KeepRequest_Imag
 	defer cancel()
 	answer, err := api.Keep(ctx, &retentionv1.KeepRequest{Images: images}, grpc.MaxCallRecvMsgSize(maxMessage),
 		grpc.MaxCallSendMsgSize(maxMessage))
-	switch {
-	case ctx.Err() != nil:
+	switch code := status.Code(err); {
+	// The plugin knows the deadline too, and may end the call a moment before it has passed here.
+	case ctx.Err() != nil || code == codes.DeadlineExceeded || code == codes.Canceled:
 		return nil, fmt.Errorf("no answer within %v", answerTimeout)
 	case err != nil:
 		return nil, errors.New(status.Convert(err).Message())
