@@ -34,7 +34,7 @@ type Config struct {
 	// Kubelet is the node's configuration.
 	Kubelet *kubeletconfig.Config
 	// MemoryLimit is what the process may take, as a quantity such as "768Mi"; past it the kernel kills it, and it is
-	// started anew. "microlet up" enforces it by a cgroup of the process's own. "0" is no limit. Default: 768Mi.
+	// started again. "microlet up" enforces it by a cgroup of the process's own. "0" is no limit. Default: 768Mi.
 	MemoryLimit string
 	// IdlePeriod is how often figures are taken although nobody asks. Default: 1 m.
 	IdlePeriod time.Duration

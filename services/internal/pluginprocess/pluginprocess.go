@@ -2,7 +2,7 @@
 //
 // go-plugin takes a plugin for ended once its standard output and error are at their end. Processes that the plugin has
 // started inherit them, and may run for as long as they like. So the plugin has a session and a process group of its
-// own. The group ends with it, and its output ends soon after it, whoever else can still write there. It ends with its
+// own. The group ends with it, and its output ends soon after it, whatever else can still write there. It ends with its
 // service, too.
 package pluginprocess
 

@@ -40,7 +40,7 @@ func New(dial Dial, config *tls.Config) Dial {
 		bound := &bounded{Conn: plain, left: maxHandshake}
 		secure := tls.Client(bound, config)
 		if err := secure.HandshakeContext(ctx); err != nil {
-			_ = plain.Close() // nobody uses it
+			_ = plain.Close() // it has no user
 			return nil, err   // http.Client looks for some errors of crypto/tls, unwrapped
 		}
 		bound.done = true

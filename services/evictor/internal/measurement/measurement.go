@@ -1,7 +1,7 @@
 // Package measurement measures what one pod takes of the node's disk.
 //
 // Its input is a pod, the folders of pods and the runtime's figures of writable layers. Its output is what the Summary
-// API says of the same pod. Nobody else's figures are in it: an eviction must not rest on what stats or the bus says
+// API says of the same pod. It has no other service's figures: an eviction must not rest on what stats or the bus says
 // alone. The bus says which volumes and containers the pod has, and makes no figure larger by that. Child processes
 // walk through the folders, and are left behind if they hang. A large pod takes longer than its caller waits; the
 // figures are there when it is asked for again.

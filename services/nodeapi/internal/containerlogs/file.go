@@ -23,7 +23,7 @@ import (
 // lookAgain is how often a log is looked at of which the kernel reports no change.
 const lookAgain = time.Second
 
-// file is the log that a container writes. No link is followed to it, so that nobody puts one there meanwhile.
+// file is the log that a container writes. No link is followed to it, so that none can be put there meanwhile.
 type file struct {
 	folder, path string
 	// byPodsync opens what this process may not open.

@@ -176,7 +176,7 @@ func (l *limited) admit(c net.Conn) net.Conn {
 		return nil
 	case gives != nil:
 		l.closed(gives.address, reason, false)
-		_ = gives.Conn.Close() // whoever uses it learns it by its own error
+		_ = gives.Conn.Close() // its user learns it by its own error
 	}
 	return in
 }
@@ -298,7 +298,7 @@ func (l *limited) charge(c *conn, bytes int64) {
 	l.mu.Unlock()
 	for _, c := range excess {
 		l.closed(c.address, reasonMemory, false)
-		_ = c.Conn.Close() // whoever uses it learns it by its own error
+		_ = c.Conn.Close() // its user learns it by its own error
 	}
 }
 
@@ -362,7 +362,7 @@ func (l *limited) closeOlder(idle time.Duration) {
 	}
 	l.mu.Unlock()
 	for _, c := range old {
-		_ = c.Close() // whoever uses it learns it by its own error
+		_ = c.Close() // its user learns it by its own error
 	}
 }
 
@@ -375,7 +375,7 @@ type conn struct {
 	bytes   int64         // what its requests take, and kept, under owner's lock
 	kept    int64         // what it takes without a request, from the end of the handshake
 	used    atomic.Int64
-	// handshake: what comes is no request yet. So much has come. Both belong to whoever reads.
+	// handshake: what comes is no request yet. So much has come. Both belong to the reader.
 	handshake bool
 	came      int64
 	// busy: a request is under way, or the connection was handed over.

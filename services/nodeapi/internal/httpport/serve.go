@@ -159,7 +159,7 @@ func (s *Server) closed() func(address netip.Prefix, reason string, refused bool
 	}
 }
 
-// serveOn serves on a listener that is open, and closes it. Without a configuration of TLS nobody is known.
+// serveOn serves on a listener that is open, and closes it. Without a configuration of TLS no caller is known.
 func (s *Server) serveOn(ctx context.Context, config *tls.Config, listener net.Listener) error {
 	guarded := limit(listener, s.Limits, s.closed())
 	// Streams are closed last: the HTTP server does not know them any more.

@@ -120,7 +120,7 @@ func (s *Server) admit(ctx context.Context, c *tls.Conn, to doors) {
 		if errors.Is(err, errLargeHandshake) {
 			in.owner.closed(in.address, reasonHandshake, false)
 		}
-		_ = c.Close() // there is nobody to serve
+		_ = c.Close() // there is no one to serve
 		return
 	}
 	known := s.recognize(c)

@@ -145,7 +145,8 @@ func (a *Admitter) Forget(uid types.UID) {
 	a.wake()
 }
 
-// giveUp drops a preemption that nobody will carry out: its pod has ended before it could. The caller wakes who waits.
+// giveUp drops a preemption that will not be carried out: its pod has ended before it could. The caller wakes who
+// waits.
 func (a *Admitter) giveUp(e *entry) {
 	if e.result.Preempt != nil {
 		e.result.Preempt = nil

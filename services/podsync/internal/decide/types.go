@@ -70,7 +70,7 @@ type Actions struct {
 	// that is replaced, containers that were created but never started, all but the newest KeepDead dead instances of each
 	// container, and those that ended for good many sandboxes ago.
 	Remove []string
-	// Reset names containers that count no more either, and whose logs stay: the pod begins anew in its sandbox.
+	// Reset names containers that count no more either, and whose logs stay: the pod begins again in its sandbox.
 	Reset []string
 	// Sandbox is to be created; nil if the one named by SandboxID is to be used.
 	Sandbox *Sandbox

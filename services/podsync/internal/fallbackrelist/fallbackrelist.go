@@ -5,7 +5,7 @@
 // allowed to pleg plus one period.
 //
 // A hint that pleg publishes while podsync has no connection to the bus is lost. So the loop also looks once after each
-// connect, whoever has lost what.
+// connect, whichever side has lost a message.
 package fallbackrelist
 
 import (

@@ -1,7 +1,8 @@
 // Package podeviction ends a pod because the node is short of a resource.
 //
 // The end has the kubelet's reason, condition and events. A pod gets one event however often its eviction is asked for.
-// A critical, static or mirror pod is never evicted, whoever asks. No pod is evicted for a limit that it does not have.
+// A critical, static or mirror pod is never evicted, whatever asks. No pod is evicted for a limit that it does not
+// have.
 package podeviction
 
 import (

@@ -126,7 +126,7 @@ func endOf(s *v1.ContainerStatus) *v1.ContainerStateTerminated {
 
 // initialized reports whether a regular container was made in the present sandbox, which takes
 // all init containers to be through. A sandbox that is not ready will be replaced, and its successor is
-// initialized anew.
+// initialized again.
 func (g *generator) initialized() bool {
 	if g.st == nil {
 		return false

@@ -3,6 +3,6 @@
 // No two pods have an ID in common. A pod keeps its range as long as it has a folder: the range is in a file there, in
 // the kubelet's form, so that it outlives podsync and a handover in either direction. Where the runtime tells which
 // range a sandbox has, this counts and not the file. Where the runtime cannot show the sandbox, the file counts. A file
-// that is damaged, or that has a range of another pod, is written anew with another range when the pod gets a new
+// that is damaged, or that has a range of another pod, is written again with another range when the pod gets a new
 // sandbox.
 package userns

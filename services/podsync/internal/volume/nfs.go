@@ -107,7 +107,7 @@ func (c *nfsCall) options() []string {
 	return slices.Compact(all)
 }
 
-// mount runs mount(8). Its end is not waited for in vain: who gives up this process ends it too.
+// mount runs mount(8). It ends with this process.
 func (c *nfsCall) mount(ctx context.Context, program string) error {
 	args := []string{"-t", "nfs"}
 	if options := c.options(); len(options) > 0 {

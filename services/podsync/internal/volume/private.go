@@ -41,8 +41,8 @@ func keepOut(own string) (func(fd int) error, error) {
 }
 
 // reaches says why a pod may not have what is, or is to be made, at a path of the node. It holds for the path as it is
-// now: where the path is used later, whoever exchanges a link on the way meanwhile gets to what the modes of files and
-// the judging of peers guard.
+// now: where the path is used later, a process that exchanges a link on the way meanwhile gets to what the modes of
+// files and the judging of peers guard.
 func reaches(own, path string) error {
 	folder, _, err := locate(own, path)
 	if err == nil {

@@ -38,7 +38,7 @@ type worker struct {
 	mu         sync.Mutex
 	pod        *v1.Pod
 	removed    bool
-	again      *v1.Pod   // a version that came after removed: the source wants the pod anew
+	again      *v1.Pod   // a version that came after removed: the source names the pod again
 	ending     bool      // it is being stopped for good
 	ended      bool      // nothing of the pod will run again
 	reported   bool      // its state was reported at least once
