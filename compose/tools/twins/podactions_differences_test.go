@@ -74,7 +74,7 @@ func exited(c *pod.Container) bool { return c.State == runtimeapi.ContainerState
 // remembersEnds lets the runtime have what the API knows of.
 func remembersEnds(in situation) (situation, bool) {
 	if ending(in.Pod) || kubecontainer.ShouldAllContainersRestart(in.Pod, kubeStatus(in.Pod, in.State), &in.Pod.Status) {
-		return in, false // then all begin anew
+		return in, false // then all begin again
 	}
 	as, any := in.clone(), false
 	for _, c := range in.Pod.Spec.Containers {

@@ -36,7 +36,7 @@ var podStatusDifferences = []Difference[statusInput, v1.PodStatus]{
 		waiting, before := maps.Clone(in.Waiting), in.old()
 		ended := before.ContainerStatuses
 		if !kubecontainer.ShouldAllContainersRestart(in.Pod, kubeStatus(in.Pod, in.State), before) {
-			ended = slices.Concat(ended, before.InitContainerStatuses) // otherwise these wait to begin anew
+			ended = slices.Concat(ended, before.InitContainerStatuses) // otherwise these wait to begin again
 		}
 		for _, s := range ended {
 			if s.State.Terminated != nil && in.State.Latest(s.Name) == nil &&

@@ -37,18 +37,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// start runs the hungry process in the group and says how it ends.
-func start(t *testing.T, g *Group) error {
+// begin starts a command in the group. It waits for a line, which goOn writes, so that it takes nothing before it is
+// where it belongs.
+func begin(t *testing.T, g *Group, cmd *exec.Cmd) (goOn func()) {
 	t.Helper()
-	// It waits for a line, so that it takes nothing before it is where it belongs.
-	cmd := exec.Command("/bin/sh", "-c", "read line; exec /proc/self/fd/3 -test.run=none")
-	program, err := os.Open("/proc/self/exe")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer program.Close()
-	cmd.ExtraFiles = []*os.File{program}
-	cmd.Env = append(os.Environ(), hungry+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{}
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -66,13 +58,31 @@ func start(t *testing.T, g *Group) error {
 	if err := g.Add(cmd.Process.Pid); err != nil {
 		t.Error(err)
 	}
+	return func() {
+		t.Helper()
+		if _, err := in.Write([]byte("\n")); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// start runs the hungry process in the group and says how it ends.
+func start(t *testing.T, g *Group) error {
+	t.Helper()
+	cmd := exec.Command("/bin/sh", "-c", "read line; exec /proc/self/fd/3 -test.run=none")
+	program, err := os.Open("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer program.Close()
+	cmd.ExtraFiles = []*os.File{program}
+	cmd.Env = append(os.Environ(), hungry+"=1")
+	goOn := begin(t, g, cmd)
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(cmd.Process.Pid), "cgroup"))
 	if err != nil || !strings.Contains(string(text), filepath.Base(g.dirs[0])) {
 		t.Errorf("the process lives in %s, %v, not in %s", text, err, g.dirs)
 	}
-	if _, err := in.Write([]byte("\n")); err != nil {
-		t.Fatal(err)
-	}
+	goOn()
 	return cmd.Wait()
 }
 
@@ -133,31 +143,13 @@ func TestLimitOfTasks(t *testing.T) {
 	}
 	defer stderr.Close()
 	cmd.Stderr = stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{}
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	leave, err := g.Enter(cmd.SysProcAttr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = cmd.Start()
-	leave()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := g.Add(cmd.Process.Pid); err != nil {
-		t.Error(err)
-	}
+	goOn := begin(t, g, cmd)
 	for _, dir := range g.dirs {
 		if left, err := os.ReadFile(filepath.Join(dir, "cgroup.procs")); err != nil || len(left) == 0 {
 			t.Errorf("%s has processes %q, %v", dir, left, err)
 		}
 	}
-	if _, err := in.Write([]byte("\n")); err != nil {
-		t.Fatal(err)
-	}
+	goOn()
 	ended := cmd.Wait()
 	said, err := os.ReadFile(stderr.Name())
 	if err != nil || ended == nil || !strings.Contains(string(said), "fork") {

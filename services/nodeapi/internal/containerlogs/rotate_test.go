@@ -66,8 +66,8 @@ func (r *rotated) reopen() {
 	}
 }
 
-// TestALogThatIsRotated follows a log through rotations, of podsync's and of the runtime's own, which tells nobody. The
-// last one comes just before the container's end.
+// TestALogThatIsRotated follows a log through rotations, of podsync's and of the runtime's own, of which no one is
+// notified. The last one comes just before the container's end.
 func TestALogThatIsRotated(t *testing.T) {
 	r := newRotated(t)
 	reader := &Reader{Runtime: runtime.New(r.Conn(), crilist.Options{}, time.Second), Folder: r.folder}
