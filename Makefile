@@ -70,7 +70,7 @@ test: ## unit tests, each service alone, and the short end-to-end scenarios, som
 	@# First, since it installs what tests need of the machine too, such as iptables.
 	@# The kernel takes a quarter of an hour of a core, once a version.
 	@$(STAGE) 'rig programs, kernel and disk' $(RIG) build --with kubelet,machine
-	@$(STAGE) 'unit and service tests' $(GO) test -race $(UNIT)
+	@$(STAGE) 'unit and service tests' scripts/unit $(UNIT)
 	@$(STAGE) 'mutation tool' env GOWORK=off $(GO) -C compose/tools/mutation test -race .
 	@# It reads files of other modules, which the cache of results does not know.
 	@$(STAGE) 'metrics tool' env GOWORK=off $(GO) -C compose/tools/metricsdoc test -count=1 -race .
@@ -92,7 +92,7 @@ SERVICE ?=
 .PHONY: test-service
 test-service: ## the tests of one service: SERVICE=pleg
 	@test -f 'services/$(SERVICE)/go.mod' || { echo 'say which service: make test-service SERVICE=pleg' >&2; exit 2; }
-	$(GO) test -race $(patsubst %,./%/...,$(filter services/$(SERVICE) services/$(SERVICE)/%,$(MODULES)))
+	scripts/unit $(patsubst %,./%/...,$(filter services/$(SERVICE) services/$(SERVICE)/%,$(MODULES)))
 
 # How long the functions of the kubelet and ours are compared, from which seed, and what else the test is told: -only
 # PAIR for one of them, -input N for one input.
