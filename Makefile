@@ -316,7 +316,7 @@ trace-picture: ## the picture of a pod's start in docs/images/trace.svg, from a 
 METRICS := $(CURDIR)/services $(CURDIR)/docs/metrics.md
 
 # The packages whose tests write a page of docs/.
-PAGES := ./services/internal/kubeletconfig ./services/podsync/internal/podfields
+PAGES := ./services/internal/kubeletconfig ./services/podsync/internal/pod/fields
 
 .PHONY: fix
 fix: generate ## write what verify compares: format, generated code, module files, pages that tests write
@@ -327,7 +327,7 @@ fix: generate ## write what verify compares: format, generated code, module file
 .PHONY: mutation
 mutation: ## how much the tests of the decision notice
 	cd compose/tools/mutation && GOWORK=off $(GO) build -o $(CURDIR)/bin/mutation .
-	bin/mutation -explained compose/tools/mutation/decide.explained services/podsync/internal/decide
+	bin/mutation -explained compose/tools/mutation/decide.explained services/podsync/internal/pod/decide
 
 .PHONY: generate
 generate: $(TOOLS)/buf ## regenerate the contract's code and the metrics reference

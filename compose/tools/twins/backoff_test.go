@@ -19,8 +19,8 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/kuberuntime"
 	clocktesting "k8s.io/utils/clock/testing"
 
-	"github.com/microlet/microlet/services/podsync/internal/decide"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
 )
 

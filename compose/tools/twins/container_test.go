@@ -21,10 +21,10 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet"
 	"k8s.io/kubernetes/pkg/kubelet/kuberuntime"
 
-	"github.com/microlet/microlet/services/podsync/internal/longannotation"
 	"github.com/microlet/microlet/services/podsync/internal/objects"
+	"github.com/microlet/microlet/services/podsync/internal/pod/longannotation"
+	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
-	"github.com/microlet/microlet/services/podsync/internal/podstatus"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 )
 
@@ -257,7 +257,7 @@ func ourContainer(in contained) configured {
 	uid, user := podconfig.ImageUser(in.Image)
 	config, err := b.Container(context.Background(), in.Pod, specOf(&in.Pod.Spec, in.Name), podconfig.ContainerInput{
 		RestartCount: in.Restarts, ImageRef: "sha256:1", ImageUID: uid, ImageUser: user,
-		PodIPs: podstatus.SortIPs(in.PodIPs, in.NodeIPs[0]), TargetID: in.Target, Volumes: in.Volumes,
+		PodIPs: status.SortIPs(in.PodIPs, in.NodeIPs[0]), TargetID: in.Target, Volumes: in.Volumes,
 		ImageVolumes: in.ImageVolumes, UserNamespace: userNamespace(in.Pod),
 	})
 	return configuredOf(config, err, at.ours)

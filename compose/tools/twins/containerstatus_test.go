@@ -14,7 +14,7 @@ import (
 	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
 	"k8s.io/kubernetes/pkg/kubelet/kuberuntime"
 
-	"github.com/microlet/microlet/services/podsync/internal/labels"
+	"github.com/microlet/microlet/services/podsync/internal/pod/labels"
 	"github.com/microlet/microlet/services/podsync/internal/runtime"
 )
 

@@ -7,7 +7,7 @@ import (
 	kuberesource "k8s.io/kubernetes/pkg/api/v1/resource"
 	"k8s.io/kubernetes/pkg/fieldpath"
 
-	"github.com/microlet/microlet/services/podsync/internal/podconfig/downward"
+	"github.com/microlet/microlet/services/podsync/internal/pod/downward"
 )
 
 // projected is a file of a volume, which is about its pod.

@@ -20,8 +20,8 @@ import (
 
 	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/objects"
+	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
-	"github.com/microlet/microlet/services/podsync/internal/podstatus"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 )
 
@@ -490,7 +490,7 @@ func ourEnvironment(in surroundings) environment {
 		panic(err)
 	}
 	config, err := b.Container(context.Background(), in.Pod, in.mounting(), podconfig.ContainerInput{
-		PodIPs:  podstatus.SortIPs(in.PodIPs, in.NodeIPs[0]),
+		PodIPs:  status.SortIPs(in.PodIPs, in.NodeIPs[0]),
 		Volumes: map[string]volume.Mounted{"data": {HostPath: "/volume"}, "hosts": {HostPath: "/hosts"}},
 	})
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/status"
 	clocktesting "k8s.io/utils/clock/testing"
 
-	"github.com/microlet/microlet/services/podsync/internal/decide"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
 )
 

@@ -13,7 +13,7 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/kuberuntime"
 	netutils "k8s.io/utils/net"
 
-	"github.com/microlet/microlet/services/podsync/internal/podstatus"
+	podstatus "github.com/microlet/microlet/services/podsync/internal/pod/status"
 	"github.com/microlet/microlet/services/podsync/internal/runtime"
 )
 

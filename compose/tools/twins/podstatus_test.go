@@ -17,8 +17,8 @@ import (
 	proberesults "k8s.io/kubernetes/pkg/kubelet/prober/results"
 	"k8s.io/kubernetes/pkg/kubelet/status"
 
-	"github.com/microlet/microlet/services/podsync/internal/decide"
-	"github.com/microlet/microlet/services/podsync/internal/podstatus"
+	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
+	podstatus "github.com/microlet/microlet/services/podsync/internal/pod/status"
 )
 
 // statusInput is what a pod's status is generated from.

@@ -7,7 +7,7 @@ import (
 	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 	"k8s.io/kubernetes/pkg/kubelet/status"
 
-	"github.com/microlet/microlet/services/podsync/internal/podstatus"
+	podstatus "github.com/microlet/microlet/services/podsync/internal/pod/status"
 	"github.com/microlet/microlet/services/podsync/internal/statusmanager"
 )
 

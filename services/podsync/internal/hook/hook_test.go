@@ -27,9 +27,9 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/microlet/microlet/services/internal/kubeversion"
-	"github.com/microlet/microlet/services/podsync/internal/labels"
-	"github.com/microlet/microlet/services/podsync/internal/longannotation"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/pod/labels"
+	"github.com/microlet/microlet/services/podsync/internal/pod/longannotation"
 )
 
 type execFunc func(id string, command []string) (stdout, stderr string, code int32, err error)

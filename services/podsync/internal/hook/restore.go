@@ -7,9 +7,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/microlet/microlet/services/podsync/internal/labels"
-	"github.com/microlet/microlet/services/podsync/internal/longannotation"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/pod/labels"
+	"github.com/microlet/microlet/services/podsync/internal/pod/longannotation"
 )
 
 // restore returns what the annotations of a container say about its preStop hook, with the

@@ -12,7 +12,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/services/podsync/internal/pod"
-	"github.com/microlet/microlet/services/podsync/internal/podstatus"
+	podstatus "github.com/microlet/microlet/services/podsync/internal/pod/status"
 )
 
 // onceStatic is a static pod whose containers run once.

@@ -20,7 +20,7 @@ import (
 
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
-	"github.com/microlet/microlet/services/podsync/internal/podstatus"
+	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
 
@@ -44,7 +44,7 @@ const nodeWait = 5 * time.Second
 // Pods know and end the node's pods; see worker.Workers.
 type Pods interface {
 	Standings() []worker.Standing
-	Evict(ctx context.Context, uid types.UID, override podstatus.Override, grace *int64) error
+	Evict(ctx context.Context, uid types.UID, override status.Override, grace *int64) error
 	// Synced is closed once every source of pods has been heard.
 	Synced() <-chan struct{}
 }
@@ -186,7 +186,7 @@ func (m *Manager) Admit(context.Context, *admission.Attributes) admission.Result
 
 // Ends returns how a pod ends that ran when an earlier podsync was killed, if the phase of the pod had begun; else it
 // is nil. Without it the worker of such a pod would start again what had been stopped.
-func (m *Manager) Ends(p *v1.Pod) *podstatus.Override {
+func (m *Manager) Ends(p *v1.Pod) *status.Override {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.shuttingDown || p.Status.Phase != v1.PodRunning || phaseOf(m.o.Phases, p) > m.begun {
@@ -196,8 +196,8 @@ func (m *Manager) Ends(p *v1.Pod) *podstatus.Override {
 	return &o
 }
 
-func override() podstatus.Override {
-	return podstatus.Override{
+func override() status.Override {
+	return status.Override{
 		Phase: v1.PodFailed, Reason: endedReason, Message: endedMessage, Yields: true,
 		Condition: &v1.PodCondition{
 			Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet,

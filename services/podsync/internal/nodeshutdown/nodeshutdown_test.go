@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/microlet/microlet/services/podsync/internal/admission"
-	"github.com/microlet/microlet/services/podsync/internal/podstatus"
+	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
 
@@ -82,7 +82,7 @@ func (n *node) note(format string, args ...any) {
 	n.log = append(n.log, fmt.Sprintf("%v ", time.Since(n.began).Round(time.Second))+fmt.Sprintf(format, args...))
 }
 
-func (n *node) Evict(ctx context.Context, uid types.UID, o podstatus.Override, grace *int64) error {
+func (n *node) Evict(ctx context.Context, uid types.UID, o status.Override, grace *int64) error {
 	n.mu.Lock()
 	p := n.pods[uid]
 	n.note("%s asked, grace %d", uid, *grace)

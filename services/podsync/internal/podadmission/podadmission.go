@@ -23,7 +23,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/containeradmission"
 	"github.com/microlet/microlet/services/podsync/internal/helperpods"
-	"github.com/microlet/microlet/services/podsync/internal/podstatus"
+	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 	"github.com/microlet/microlet/services/podsync/internal/victimeviction"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
@@ -38,7 +38,7 @@ type Runtime interface {
 // Shutdown is that of the node; see nodeshutdown.Manager.
 type Shutdown interface {
 	admission.Handler
-	Ends(p *v1.Pod) *podstatus.Override
+	Ends(p *v1.Pod) *status.Override
 }
 
 // Options of an Admission.
@@ -65,7 +65,7 @@ type Admission struct {
 	admitter   *admission.Admitter
 	pods       *helperpods.Admission
 	containers containeradmission.Judge
-	ends       func(p *v1.Pod) *podstatus.Override
+	ends       func(p *v1.Pod) *status.Override
 }
 
 // Helpers judge who may reach for the node agent's own folder and users; without a namespace there are none.
@@ -79,7 +79,7 @@ func New(o Options) (*Admission, error) {
 	if err != nil {
 		return nil, err
 	}
-	ends := func(*v1.Pod) *podstatus.Override { return nil }
+	ends := func(*v1.Pod) *status.Override { return nil }
 	if o.Shutdown != nil {
 		handlers, ends = append(handlers, o.Shutdown), o.Shutdown.Ends
 	}

@@ -12,8 +12,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/microlet/microlet/services/podsync/internal/longannotation"
-	"github.com/microlet/microlet/services/podsync/internal/podconfig/downward"
+	"github.com/microlet/microlet/services/podsync/internal/pod/downward"
+	"github.com/microlet/microlet/services/podsync/internal/pod/longannotation"
 	"github.com/microlet/microlet/services/podsync/internal/podlogs"
 )
 

@@ -15,7 +15,7 @@ import (
 
 	"github.com/microlet/microlet/services/internal/expansion"
 	"github.com/microlet/microlet/services/internal/podutil"
-	"github.com/microlet/microlet/services/podsync/internal/podconfig/downward"
+	"github.com/microlet/microlet/services/podsync/internal/pod/downward"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig/envfile"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 )

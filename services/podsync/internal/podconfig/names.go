@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	kubelettypes "k8s.io/kubelet/pkg/types"
 
-	"github.com/microlet/microlet/services/podsync/internal/labels"
+	"github.com/microlet/microlet/services/podsync/internal/pod/labels"
 )
 
 // ContainerHash is the kubelet's hash of what makes a running container another one: its

@@ -10,8 +10,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/microlet/microlet/services/podsync/internal/labels"
-	"github.com/microlet/microlet/services/podsync/internal/longannotation"
+	"github.com/microlet/microlet/services/podsync/internal/pod/labels"
+	"github.com/microlet/microlet/services/podsync/internal/pod/longannotation"
 )
 
 // The runtime returns the annotations of a container with each list, so that a pod must not make them long.

@@ -20,7 +20,7 @@ import (
 
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/podutil"
-	"github.com/microlet/microlet/services/podsync/internal/podstatus"
+	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
 
@@ -39,7 +39,7 @@ var (
 type Workers interface {
 	Pods() []*v1.Pod
 	Known(uid types.UID) bool
-	Evict(ctx context.Context, uid types.UID, override podstatus.Override, grace *int64) error
+	Evict(ctx context.Context, uid types.UID, override status.Override, grace *int64) error
 }
 
 // Request is one eviction.
@@ -132,8 +132,8 @@ func (e *Evictor) check(p *v1.Pod, limit *Limit) error {
 	return err
 }
 
-func (r Request) override() podstatus.Override {
-	o := podstatus.Override{Phase: v1.PodFailed, Reason: Reason, Message: r.Message, Yields: true}
+func (r Request) override() status.Override {
+	o := status.Override{Phase: v1.PodFailed, Reason: Reason, Message: r.Message, Yields: true}
 	if r.DisruptionTarget {
 		o.Condition = &v1.PodCondition{
 			Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet,

@@ -17,14 +17,14 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/microlet/microlet/services/internal/podutil"
-	"github.com/microlet/microlet/services/podsync/internal/podstatus"
+	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 )
 
 // workers have one pod, and take a time to end it.
 type workers struct {
 	pod      *v1.Pod
 	takes    time.Duration
-	override podstatus.Override
+	override status.Override
 	grace    int64
 	asked    int
 }
@@ -32,7 +32,7 @@ type workers struct {
 func (w *workers) Pods() []*v1.Pod          { return []*v1.Pod{w.pod} }
 func (w *workers) Known(uid types.UID) bool { return uid == w.pod.UID }
 
-func (w *workers) Evict(ctx context.Context, _ types.UID, override podstatus.Override, grace *int64) error {
+func (w *workers) Evict(ctx context.Context, _ types.UID, override status.Override, grace *int64) error {
 	w.asked++
 	w.override, w.grace = override, *grace
 	select {

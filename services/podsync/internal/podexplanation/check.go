@@ -10,7 +10,7 @@ import (
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/podsync/internal/manifest"
-	"github.com/microlet/microlet/services/podsync/internal/podfields"
+	"github.com/microlet/microlet/services/podsync/internal/pod/fields"
 )
 
 // CheckPod implements podsyncv1.ExplainServiceServer.
@@ -53,8 +53,8 @@ func Check(data []byte, from Origin) *podsyncv1.CheckPodResponse {
 		answer.Errors = texts(err)
 		return answer
 	}
-	var unsupported *podfields.UnsupportedError
-	if errors.As(podfields.Check(p, from.Gated...), &unsupported) {
+	var unsupported *fields.UnsupportedError
+	if errors.As(fields.Check(p, from.Gated...), &unsupported) {
 		answer.RefusedFields = unsupported.Fields
 	}
 	return answer

@@ -25,8 +25,8 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/machine"
 	"github.com/microlet/microlet/services/podsync/internal/mirror"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/pod/trace"
 	"github.com/microlet/microlet/services/podsync/internal/podbus"
-	"github.com/microlet/microlet/services/podsync/internal/podtrace"
 	"github.com/microlet/microlet/services/podsync/internal/proberclient"
 	"github.com/microlet/microlet/services/podsync/internal/runtimemonitor"
 	"github.com/microlet/microlet/services/podsync/internal/statusmanager"
@@ -63,7 +63,7 @@ type Reports struct {
 	Mirrors *mirror.Manager
 	Probing *proberclient.Probing
 	// Traces are those of the pods; nil is none.
-	Traces *podtrace.Traces
+	Traces *trace.Traces
 
 	statuses *statusmanager.Manager // nil without an apiserver
 	pods     podReporter
@@ -72,7 +72,7 @@ type Reports struct {
 
 // New returns reports that send nothing before Start.
 func New(o Options) (*Reports, error) {
-	r := &Reports{Probing: proberclient.New(o.Bus, o.Workers, o.Log, o.Metrics), Traces: podtrace.New(o.Tracer)}
+	r := &Reports{Probing: proberclient.New(o.Bus, o.Workers, o.Log, o.Metrics), Traces: trace.New(o.Tracer)}
 	if r.Traces != nil {
 		o.Events.InTraces(func(uid types.UID) string { return r.Traces.Of(uid).String() })
 	}
@@ -133,7 +133,7 @@ type podReporter struct {
 	gateway *containerindex.Index
 	bus     *podbus.Publisher
 	prober  Prober
-	traces  *podtrace.Traces
+	traces  *trace.Traces
 }
 
 // Pod implements worker.PodReporter.

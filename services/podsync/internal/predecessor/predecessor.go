@@ -20,9 +20,9 @@ import (
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/podutil"
-	"github.com/microlet/microlet/services/podsync/internal/decide"
-	"github.com/microlet/microlet/services/podsync/internal/labels"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
+	"github.com/microlet/microlet/services/podsync/internal/pod/labels"
 	"github.com/microlet/microlet/services/podsync/internal/source"
 )
 

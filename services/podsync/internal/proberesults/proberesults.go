@@ -11,7 +11,7 @@ import (
 	proberv1 "github.com/microlet/microlet/proto/microlet/prober/v1"
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/podutil"
-	"github.com/microlet/microlet/services/podsync/internal/decide"
+	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 )
 
 // Results are what probes said of a pod's containers, by bare container id. An id that is not in

@@ -14,7 +14,7 @@ import (
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	proberv1 "github.com/microlet/microlet/proto/microlet/prober/v1"
-	"github.com/microlet/microlet/services/podsync/internal/decide"
+	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 )
 
 type bucket map[string]*proberv1.ProbeResult

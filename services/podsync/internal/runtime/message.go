@@ -20,9 +20,9 @@ import (
 	"github.com/microlet/microlet/services/internal/crilog"
 	"github.com/microlet/microlet/services/internal/regularfile"
 	"github.com/microlet/microlet/services/internal/samemount"
-	"github.com/microlet/microlet/services/podsync/internal/labels"
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/pod/labels"
 )
 
 // The kubelet's bounds of a termination message.

@@ -19,9 +19,9 @@ import (
 	"github.com/microlet/microlet/services/internal/crilog"
 	"github.com/microlet/microlet/services/internal/regularfile"
 	"github.com/microlet/microlet/services/internal/testing/notregular"
-	"github.com/microlet/microlet/services/podsync/internal/labels"
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/pod/labels"
 )
 
 func TestTerminationMessage(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 	kubelettypes "k8s.io/kubelet/pkg/types"
 
 	"github.com/microlet/microlet/services/internal/logkey"
-	"github.com/microlet/microlet/services/podsync/internal/labels"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/pod/labels"
 )
 
 // known remembers what cannot change any more, by pod and by id.

@@ -15,8 +15,8 @@ import (
 	kubelettypes "k8s.io/kubelet/pkg/types"
 
 	"github.com/microlet/microlet/services/internal/testing/fake"
-	"github.com/microlet/microlet/services/podsync/internal/labels"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/pod/labels"
 )
 
 const testImage = "registry.example/app:1"

@@ -7,13 +7,13 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
-	"github.com/microlet/microlet/services/podsync/internal/podstatus"
+	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 )
 
 // normalized returns a copy of a status in that form.
 func normalized(p *v1.Pod, s *v1.PodStatus) *v1.PodStatus {
 	n := s.DeepCopy()
-	podstatus.Normalize(p, n)
+	status.Normalize(p, n)
 	return n
 }
 
@@ -34,7 +34,7 @@ func same(a, b *v1.PodStatus) bool {
 func ours(conditions []v1.PodCondition) []v1.PodCondition {
 	var list []v1.PodCondition
 	for _, c := range conditions {
-		if !podstatus.IsOwnedCondition(c.Type) && c.Type != v1.DisruptionTarget {
+		if !status.IsOwnedCondition(c.Type) && c.Type != v1.DisruptionTarget {
 			continue
 		}
 		list = append(list, v1.PodCondition{

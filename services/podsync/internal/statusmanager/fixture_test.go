@@ -4,7 +4,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/services/podsync/internal/pod/podtest"
-	"github.com/microlet/microlet/services/podsync/internal/podstatus"
+	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 )
 
 // The tests' tables are read by these.
@@ -20,4 +20,4 @@ const (
 	dead    = runtimeapi.ContainerState_CONTAINER_EXITED
 )
 
-func inputs() podstatus.Inputs { return podstatus.Inputs{Now: t0, HostIPs: []string{"192.0.2.1"}} }
+func inputs() status.Inputs { return status.Inputs{Now: t0, HostIPs: []string{"192.0.2.1"}} }

@@ -15,8 +15,8 @@ import (
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/internal/tracing"
-	"github.com/microlet/microlet/services/podsync/internal/podstatus"
-	"github.com/microlet/microlet/services/podsync/internal/podtrace"
+	"github.com/microlet/microlet/services/podsync/internal/pod/status"
+	"github.com/microlet/microlet/services/podsync/internal/pod/trace"
 )
 
 const (
@@ -35,7 +35,7 @@ type Options struct {
 	// Workers is how many pods are written at the same time; 0 stands for 8.
 	Workers int
 	// Traces are those of the pods; nil is none.
-	Traces *podtrace.Traces
+	Traces *trace.Traces
 	// Timeout of each call to the apiserver; 0 stands for 10 s.
 	Timeout time.Duration
 	// Log; nil stands for the default logger.
@@ -51,7 +51,7 @@ type Manager struct {
 	client  Client
 	workers int
 	timeout time.Duration
-	traces  *podtrace.Traces
+	traces  *trace.Traces
 	log     *slog.Logger
 	metrics *managerMetrics
 	wake    chan struct{} // tells the clock that something is due sooner
@@ -155,9 +155,9 @@ func (m *Manager) Terminated(p *v1.Pod, s v1.PodStatus) { m.set(p, s, true) }
 func (m *Manager) set(p *v1.Pod, s v1.PodStatus, finished bool) {
 	want := s.DeepCopy()
 	if finished {
-		*want = podstatus.Terminate(p, s, time.Now())
+		*want = status.Terminate(p, s, time.Now())
 	}
-	podstatus.Normalize(p, want)
+	status.Normalize(p, want)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e := m.see(p)

@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/microlet/microlet/services/internal/podutil"
-	"github.com/microlet/microlet/services/podsync/internal/podstatus"
+	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 )
 
 // managed runs f against a running manager, in virtual time.
@@ -46,13 +46,13 @@ func managed(t *testing.T, a *apiserver, workers int, f func(t *testing.T, m *Ma
 func runs(p *v1.Pod) v1.PodStatus {
 	in := inputs()
 	in.Now = time.Now()
-	return podstatus.Generate(p, ready(ctr("1", "a", running, 0)), in)
+	return status.Generate(p, ready(ctr("1", "a", running, 0)), in)
 }
 
 func ended(p *v1.Pod) v1.PodStatus {
 	in := inputs()
 	in.Now, in.Terminal = time.Now(), true
-	return podstatus.Generate(p, ready(ctr("1", "a", dead, 0)), in)
+	return status.Generate(p, ready(ctr("1", "a", dead, 0)), in)
 }
 
 func settle(d time.Duration) {
@@ -79,7 +79,7 @@ func TestPatchOnlyWhatChanged(t *testing.T) {
 		in.Now = time.Now()
 		last, _ := m.Last(p.UID)
 		in.Old = &last
-		m.Set(got, podstatus.Generate(got, ready(ctr("1", "a", running, 0)), in))
+		m.Set(got, status.Generate(got, ready(ctr("1", "a", running, 0)), in))
 		settle(time.Hour)
 		if n := a.count("patch web"); n != 1 {
 			t.Errorf("%d patches for one status", n)
@@ -175,7 +175,7 @@ func TestUrgentFirst(t *testing.T) {
 		m.Set(p, runs(p))
 		synctest.Wait()
 		p = a.get("plain")
-		m.Set(p, podstatus.Generate(p, ready(), inputs()))
+		m.Set(p, status.Generate(p, ready(), inputs()))
 		p = a.get("ready")
 		m.Set(p, runs(p))
 		p = a.change("gone", func(p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} })
@@ -273,12 +273,12 @@ func TestPhaseWaitsForContainers(t *testing.T) {
 	managed(t, a, 1, func(t *testing.T, m *Manager) {
 		p := a.get("web")
 		in := inputs()
-		in.Override = &podstatus.Override{
+		in.Override = &status.Override{
 			Reason:    "Evicted",
 			Message:   "m",
 			Condition: &v1.PodCondition{Type: v1.DisruptionTarget, Status: v1.ConditionTrue},
 		}
-		m.Set(p, podstatus.Generate(p, ready(ctr("1", "a", running, 0)), in))
+		m.Set(p, status.Generate(p, ready(ctr("1", "a", running, 0)), in))
 		settle(0)
 		if s := a.get("web").Status; s.Phase != v1.PodPending ||
 			podutil.Condition(s.Conditions, v1.DisruptionTarget) != nil {
@@ -286,7 +286,7 @@ func TestPhaseWaitsForContainers(t *testing.T) {
 		}
 		last, _ := m.Last(p.UID)
 		in.Old, in.Terminal = &last, true
-		m.Set(p, podstatus.Generate(p, ready(ctr("1", "a", dead, 143)), in))
+		m.Set(p, status.Generate(p, ready(ctr("1", "a", dead, 143)), in))
 		settle(0)
 		if s := a.get("web").Status; s.Phase != v1.PodFailed || s.Reason != "Evicted" ||
 			podutil.Condition(s.Conditions, v1.DisruptionTarget) == nil {

@@ -10,7 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/microlet/microlet/services/podsync/internal/pod"
-	"github.com/microlet/microlet/services/podsync/internal/podstatus"
+	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 )
 
 func TestTerminationsAreCounted(t *testing.T) {
@@ -21,7 +21,7 @@ func TestTerminationsAreCounted(t *testing.T) {
 	p := testPod("a")
 	p.Spec.InitContainers = []v1.Container{{Name: "i"}}
 	for range 3 { // telling it again counts nothing
-		m.Set(p, podstatus.Generate(p, ready(ctr("2", "a", dead, 1), ctr("1", "i", dead, 0)), inputs()))
+		m.Set(p, status.Generate(p, ready(ctr("2", "a", dead, 1), ctr("1", "i", dead, 0)), inputs()))
 	}
 	for labels, want := range map[[3]string]float64{
 		{"container", "1", "Error"}:          1,
@@ -43,7 +43,7 @@ func TestStartsAreTimed(t *testing.T) {
 		p := testPod("a")
 		for _, s := range []*pod.State{ready(), ready(), ready(ctr("1", "a", running, 0)),
 			ready(ctr("1", "a", dead, 1)), ready(ctr("2", "a", running, 0))} {
-			m.Set(p, podstatus.Generate(p, s, inputs()))
+			m.Set(p, status.Generate(p, s, inputs()))
 			time.Sleep(3 * time.Second)
 		}
 		var reported dto.Metric

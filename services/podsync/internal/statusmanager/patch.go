@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 
 	"github.com/microlet/microlet/services/internal/podutil"
-	"github.com/microlet/microlet/services/podsync/internal/podstatus"
+	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 )
 
 // merged is the status to write: ours, with what others wrote into the API's and what the API takes back of nobody.
@@ -33,13 +33,13 @@ func merged(p *v1.Pod, want *v1.PodStatus) *v1.PodStatus {
 
 	s.Conditions = nil
 	for _, c := range api.Conditions {
-		if !podstatus.IsOwnedCondition(c.Type) {
+		if !status.IsOwnedCondition(c.Type) {
 			s.Conditions = append(s.Conditions, c)
 		}
 	}
 	for _, c := range want.Conditions {
 		switch {
-		case podstatus.IsOwnedCondition(c.Type):
+		case status.IsOwnedCondition(c.Type):
 			podutil.SetCondition(s, c)
 		case c.Type == v1.DisruptionTarget && !held && podutil.IsTerminal(s.Phase) && !podutil.IsTerminal(api.Phase):
 			podutil.SetCondition(s, c)

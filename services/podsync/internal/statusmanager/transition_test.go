@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/microlet/microlet/services/podsync/internal/pod"
-	"github.com/microlet/microlet/services/podsync/internal/podstatus"
+	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 )
 
 // withInit is a pod that runs what fails again, with an init container that went well and a container that runs.
@@ -26,7 +26,7 @@ func TestWhatEndedForGoodDoesNotKeepTheRestFromTheAPI(t *testing.T) {
 	p, first := withInit()
 	a.change("web", func(q *v1.Pod) { q.Spec = p.Spec })
 	managed(t, a, 1, func(t *testing.T, m *Manager) {
-		m.Set(a.get("web"), podstatus.Generate(a.get("web"), first, inputs()))
+		m.Set(a.get("web"), status.Generate(a.get("web"), first, inputs()))
 		settle(time.Second)
 		if a.get("web").Status.InitContainerStatuses[0].State.Terminated == nil {
 			t.Fatalf("status %+v", a.get("web").Status)
@@ -39,7 +39,7 @@ func TestWhatEndedForGoodDoesNotKeepTheRestFromTheAPI(t *testing.T) {
 		in := inputs()
 		old, _ := m.Last("uid-web")
 		in.Old = &old
-		m.Set(a.get("web"), podstatus.Generate(a.get("web"), second, in))
+		m.Set(a.get("web"), status.Generate(a.get("web"), second, in))
 		settle(time.Second)
 		s := a.get("web").Status
 		if s.PodIP != "10.0.0.3" || s.Phase != v1.PodPending {
@@ -55,7 +55,7 @@ func TestWhatEndedForGoodDoesNotKeepTheRestFromTheAPI(t *testing.T) {
 		// Nor does it keep a pod from being deleted.
 		gone := a.change("web", func(q *v1.Pod) { q.DeletionTimestamp = &metav1.Time{Time: time.Now()} })
 		m.UpdateFromAPI(gone)
-		m.Terminated(gone, podstatus.Generate(gone, second, in))
+		m.Terminated(gone, status.Generate(gone, second, in))
 		settle(time.Second)
 		if a.get("web") != nil {
 			t.Errorf("the pod is still there after %v", a.calls)

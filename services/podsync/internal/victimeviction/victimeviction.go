@@ -15,13 +15,13 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/microlet/microlet/services/podsync/internal/admission"
-	"github.com/microlet/microlet/services/podsync/internal/podstatus"
+	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
 
 // Workers end pods; see worker.Workers.
 type Workers interface {
-	Evict(ctx context.Context, uid types.UID, override podstatus.Override, grace *int64) error
+	Evict(ctx context.Context, uid types.UID, override status.Override, grace *int64) error
 }
 
 // Evictor ends victims.
@@ -46,7 +46,7 @@ func (e *Evictor) Evict(ctx context.Context, victim *v1.Pod) error {
 	e.events.Event(victim, v1.EventTypeWarning, preempting, message)
 	ctx, cancel := context.WithTimeout(ctx, patience(victim))
 	defer cancel()
-	err := e.workers.Evict(ctx, victim.UID, podstatus.Override{
+	err := e.workers.Evict(ctx, victim.UID, status.Override{
 		Phase: v1.PodFailed, Reason: preempting, Message: message, Yields: true,
 		Condition: &v1.PodCondition{
 			Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet,

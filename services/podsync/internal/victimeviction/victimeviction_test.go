@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 
-	"github.com/microlet/microlet/services/podsync/internal/podstatus"
+	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
 
@@ -22,11 +22,11 @@ import (
 type workers struct {
 	takes    time.Duration
 	err      error
-	override podstatus.Override
+	override status.Override
 	grace    *int64
 }
 
-func (w *workers) Evict(ctx context.Context, uid types.UID, override podstatus.Override, grace *int64) error {
+func (w *workers) Evict(ctx context.Context, uid types.UID, override status.Override, grace *int64) error {
 	w.override, w.grace = override, grace
 	select {
 	case <-time.After(w.takes):

@@ -16,8 +16,8 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/csivolume"
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/persistentvolume"
+	"github.com/microlet/microlet/services/podsync/internal/pod/volumekind"
 	"github.com/microlet/microlet/services/podsync/internal/selinuxlabel"
-	"github.com/microlet/microlet/services/podsync/internal/volumekind"
 	"github.com/microlet/microlet/services/podsync/internal/volumemetrics"
 )
 

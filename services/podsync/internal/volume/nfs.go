@@ -18,8 +18,8 @@ import (
 
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/mountlist"
-	"github.com/microlet/microlet/services/podsync/internal/nfsexport"
 	"github.com/microlet/microlet/services/podsync/internal/persistentvolume"
+	"github.com/microlet/microlet/services/podsync/internal/pod/nfsexport"
 )
 
 const (

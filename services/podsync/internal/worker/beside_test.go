@@ -12,8 +12,8 @@ import (
 
 	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/internal/testing/fake"
-	"github.com/microlet/microlet/services/podsync/internal/decide"
-	"github.com/microlet/microlet/services/podsync/internal/podstatus"
+	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
+	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 	"github.com/microlet/microlet/services/podsync/internal/proberesults"
 )
 
@@ -127,7 +127,7 @@ func TestAContainerThatEndsIsReportedBesideTheStopOfOthers(t *testing.T) {
 	for name, end := range map[string]func(n *node, p *v1.Pod){
 		"deleted": func(n *node, p *v1.Pod) { n.dispatcher.SetPod(deleted(p, 300), api) },
 		"evicted": func(n *node, p *v1.Pod) {
-			n.workers.worker(p.UID).evict(eviction{causeEvicted, podstatus.Override{Reason: "Evicted"}, nil})
+			n.workers.worker(p.UID).evict(eviction{causeEvicted, status.Override{Reason: "Evicted"}, nil})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

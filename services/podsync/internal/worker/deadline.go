@@ -5,7 +5,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/microlet/microlet/services/podsync/internal/podstatus"
+	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 )
 
 // What a pod shows that ran for longer than it may, in the kubelet's words.
@@ -41,7 +41,7 @@ func (w *worker) expire(p *v1.Pod) {
 	w.mu.Lock()
 	if w.eviction == nil {
 		w.eviction = &eviction{causeDeadline,
-			podstatus.Override{Reason: reasonDeadlineExceeded, Message: messageDeadlineExceeded}, nil}
+			status.Override{Reason: reasonDeadlineExceeded, Message: messageDeadlineExceeded}, nil}
 	}
 	w.mu.Unlock()
 }

@@ -14,11 +14,11 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/hook"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/pod/fields"
+	podstatus "github.com/microlet/microlet/services/podsync/internal/pod/status"
+	"github.com/microlet/microlet/services/podsync/internal/pod/trace"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
-	"github.com/microlet/microlet/services/podsync/internal/podfields"
 	"github.com/microlet/microlet/services/podsync/internal/podlogs"
-	"github.com/microlet/microlet/services/podsync/internal/podstatus"
-	"github.com/microlet/microlet/services/podsync/internal/podtrace"
 	"github.com/microlet/microlet/services/podsync/internal/proberesults"
 	"github.com/microlet/microlet/services/podsync/internal/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
@@ -232,7 +232,7 @@ type Reporting struct {
 	Probes   Probes
 	HostIPs  HostIPs
 	// Traces are those of the pods; nil is none.
-	Traces *podtrace.Traces
+	Traces *trace.Traces
 }
 
 // Limits are settings of the workers.
@@ -249,4 +249,4 @@ type Limits struct {
 }
 
 // GatedFields are the pod fields whose feature gates are on.
-func GatedFields(enabled func(gate string) bool) []string { return podfields.Gated(enabled) }
+func GatedFields(enabled func(gate string) bool) []string { return fields.Gated(enabled) }

@@ -15,7 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/services/internal/testing/fake"
-	"github.com/microlet/microlet/services/podsync/internal/podstatus"
+	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 )
 
 func withPreStop(p *v1.Pod, command string) *v1.Pod {
@@ -62,7 +62,7 @@ func TestEvictAnswersWhenTheContainersHaveStopped(t *testing.T) {
 		n.cri.SetProgram("c", fakeDeaf)
 		defer n.run()()
 		n.apply(testPod("a"))
-		eviction := podstatus.Override{
+		eviction := status.Override{
 			Reason: "Preempting", Message: "Preempted in order to admit critical pod",
 			Condition: &v1.PodCondition{
 				Type:   v1.DisruptionTarget,
@@ -77,7 +77,7 @@ func TestEvictAnswersWhenTheContainersHaveStopped(t *testing.T) {
 			t.Fatalf("before the containers stopped: %v", err)
 		}
 		// Again, with another eviction, which comes too late, and a shorter grace period.
-		if err := n.workers.Evict(t.Context(), "a", podstatus.Override{Reason: "Other"}, new(int64(5))); err != nil {
+		if err := n.workers.Evict(t.Context(), "a", status.Override{Reason: "Other"}, new(int64(5))); err != nil {
 			t.Fatal(err)
 		}
 		if took := time.Since(began); took < 5*time.Second || took > 8*time.Second {
@@ -335,7 +335,7 @@ func TestAPodThatAShutdownEndsIsNotStartedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, newRuntime())
 		defer n.run()()
-		n.ends["a"] = &podstatus.Override{Phase: v1.PodFailed, Reason: "Terminated", Yields: true}
+		n.ends["a"] = &status.Override{Phase: v1.PodFailed, Reason: "Terminated", Yields: true}
 		p := testPod("a")
 		p.Status.Phase = v1.PodRunning
 		n.apply(p)

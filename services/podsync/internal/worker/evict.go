@@ -9,7 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/microlet/microlet/services/podsync/internal/podstatus"
+	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 )
 
 // ErrUnknownPod is returned for a pod that has no worker: there is nothing to stop.
@@ -28,7 +28,7 @@ var ErrUnknownPod = errors.New("no such pod on this node")
 // The eviction does not survive podsync: a pod whose containers had not all stopped when
 // podsync ended runs on, and who wants it evicted asks again. Do not call it from
 // the dispatcher's loop.
-func (s *Workers) Evict(ctx context.Context, uid types.UID, override podstatus.Override, grace *int64) error {
+func (s *Workers) Evict(ctx context.Context, uid types.UID, override status.Override, grace *int64) error {
 	w := s.worker(uid)
 	if w == nil {
 		return fmt.Errorf("evict pod %s: %w", uid, ErrUnknownPod)
@@ -45,7 +45,7 @@ func (s *Workers) Evict(ctx context.Context, uid types.UID, override podstatus.O
 // eviction is why a pod is ended by its node, and within which grace period.
 type eviction struct {
 	cause    cause
-	override podstatus.Override
+	override status.Override
 	grace    *int64
 }
 

@@ -5,14 +5,14 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/microlet/microlet/services/podsync/internal/podstatus"
+	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 )
 
 // history is what a worker remembers of its own attempts. All of it can be lost: the
 // runtime and the pod's object hold what matters.
 type history struct {
 	// waiting says of each container why it could not be started last.
-	waiting map[string]podstatus.Waiting
+	waiting map[string]status.Waiting
 	// refused is the generation of the pod whose refusal was reported in an event.
 	refused   int64
 	announced bool
@@ -27,11 +27,11 @@ type history struct {
 }
 
 func newHistory() history {
-	return history{waiting: map[string]podstatus.Waiting{}}
+	return history{waiting: map[string]status.Waiting{}}
 }
 
 func (h *history) waits(name, reason, message string) {
-	h.waiting[name] = podstatus.Waiting{Reason: reason, Message: message}
+	h.waiting[name] = status.Waiting{Reason: reason, Message: message}
 }
 
 // fails reports whether a failure is another than the last one, so that a pod whose trouble
@@ -62,7 +62,7 @@ func (h *history) runs(name string) { delete(h.waiting, name) }
 
 // reasons returns a copy for the status, with the same reason for every container that
 // has none of its own when all is not empty.
-func (h *history) reasons(p *v1.Pod, all podstatus.Waiting) map[string]podstatus.Waiting {
+func (h *history) reasons(p *v1.Pod, all status.Waiting) map[string]status.Waiting {
 	out := maps.Clone(h.waiting)
 	if all.Reason == "" {
 		return out

@@ -7,16 +7,16 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/microlet/microlet/services/podsync/internal/decide"
 	"github.com/microlet/microlet/services/podsync/internal/hook"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
-	"github.com/microlet/microlet/services/podsync/internal/podstatus"
+	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
+	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 )
 
 // see remembers of a state what stops, hooks and the status need of it.
 func (w *worker) see(state *pod.State) {
 	if sandbox := state.ReadySandbox(); sandbox != nil {
-		w.ips = podstatus.SortIPs(sandbox.IPs, primary(w.deps.HostIPs.Assumed()))
+		w.ips = status.SortIPs(sandbox.IPs, primary(w.deps.HostIPs.Assumed()))
 	}
 	for name, why := range w.history.waiting {
 		if c := state.Latest(name); c != nil && c.Running() && why.Reason != reasonPostStartHookError {

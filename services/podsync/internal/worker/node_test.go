@@ -25,9 +25,9 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/hook"
 	"github.com/microlet/microlet/services/podsync/internal/image"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
 	"github.com/microlet/microlet/services/podsync/internal/podlogs"
-	"github.com/microlet/microlet/services/podsync/internal/podstatus"
 	"github.com/microlet/microlet/services/podsync/internal/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/runtimeclass"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
@@ -69,7 +69,7 @@ type node struct {
 	// forgotten are the pods whose last status the manager of statuses no longer has.
 	forgotten map[types.UID]bool
 	// ends are the pods that a shutdown ends as soon as they have a worker.
-	ends   map[types.UID]*podstatus.Override
+	ends   map[types.UID]*status.Override
 	logged int32 // the restart count that the logs leave free
 	// users are the first IDs of pods with users of their own, and joined the sandboxes that they were asked for.
 	users  map[types.UID]uint32
@@ -99,7 +99,7 @@ func newNode(t *testing.T, cri *fake.Runtime) *node {
 		registered: map[types.UID]bool{},
 		wanted:     map[types.UID]bool{},
 		forgotten:  map[types.UID]bool{},
-		ends:       map[types.UID]*podstatus.Override{},
+		ends:       map[types.UID]*status.Override{},
 		users:      map[types.UID]uint32{},
 		joined:     map[types.UID][]string{},
 	}
@@ -120,7 +120,7 @@ func newNode(t *testing.T, cri *fake.Runtime) *node {
 		Resources: Resources{Images: n, Volumes: n, Cgroups: n, Config: n, Objects: n, Logs: n, Hooks: hooks, Users: n},
 		Admissions: Admissions{
 			Admission: n.admission, ContainerAdmission: &n.judge,
-			Ends: func(p *v1.Pod) *podstatus.Override { return n.ends[p.UID] },
+			Ends: func(p *v1.Pod) *status.Override { return n.ends[p.UID] },
 		},
 		Reporting: Reporting{
 			Mirrors:  n,

@@ -10,7 +10,7 @@ import (
 
 	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/internal/tracing"
-	"github.com/microlet/microlet/services/podsync/internal/decide"
+	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 )
 
 // pull is one image that is made present. It outlives the sync that began it: a sandbox or a volume that fails must not

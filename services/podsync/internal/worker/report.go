@@ -10,10 +10,10 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/services/internal/podutil"
-	"github.com/microlet/microlet/services/podsync/internal/decide"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
-	"github.com/microlet/microlet/services/podsync/internal/podfields"
-	"github.com/microlet/microlet/services/podsync/internal/podstatus"
+	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
+	"github.com/microlet/microlet/services/podsync/internal/pod/fields"
+	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 )
 
 const (
@@ -153,11 +153,11 @@ func (w *worker) runs(name string) {
 
 // status makes the pod's status. The caller holds reporting.
 func (w *worker) status(p *v1.Pod, state *pod.State) v1.PodStatus {
-	in := podstatus.Inputs{
+	in := status.Inputs{
 		Now:         time.Now(),
-		StopSignals: slices.Contains(w.deps.Gated, podfields.StopSignal),
+		StopSignals: slices.Contains(w.deps.Gated, fields.StopSignal),
 		Terminal:    w.phase >= terminated,
-		Waiting:     w.history.reasons(p, podstatus.Waiting{}),
+		Waiting:     w.history.reasons(p, status.Waiting{}),
 		HostIPs:     w.deps.HostIPs.Known(),
 
 		RecursiveReadOnly: w.deps.RuntimeState.RecursiveReadOnly(p),
@@ -172,16 +172,16 @@ func (w *worker) status(p *v1.Pod, state *pod.State) v1.PodStatus {
 	}
 	switch {
 	case w.rejection != nil:
-		return podstatus.Rejected(p, w.rejection.Reason, w.rejection.Message, in)
+		return status.Rejected(p, w.rejection.Reason, w.rejection.Message, in)
 	case podutil.IsTerminal(p.Status.Phase) && neverRan(p) && len(state.Containers) == 0:
 		return *p.Status.DeepCopy() // an earlier podsync, or a kubelet, rejected it
 	}
-	s := podstatus.Generate(p, state, in)
-	if message := podstatus.FamilyMismatch(p, in, &s); message != "" {
+	s := status.Generate(p, state, in)
+	if message := status.FamilyMismatch(p, in, &s); message != "" {
 		w.deps.event(p, v1.EventTypeWarning, "HostIPsIPFamilyMismatch", "%s", message)
 	}
 	if w.phase >= terminated {
-		s = podstatus.Terminate(p, s, in.Now)
+		s = status.Terminate(p, s, in.Now)
 	}
 	return s
 }

@@ -11,9 +11,9 @@ import (
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
-	"github.com/microlet/microlet/services/podsync/internal/decide"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
-	"github.com/microlet/microlet/services/podsync/internal/podfields"
+	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
+	podfields "github.com/microlet/microlet/services/podsync/internal/pod/fields"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 )
 

@@ -13,12 +13,12 @@ import (
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/internal/tracing"
-	"github.com/microlet/microlet/services/podsync/internal/decide"
 	"github.com/microlet/microlet/services/podsync/internal/image"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
+	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
 	"github.com/microlet/microlet/services/podsync/internal/podlogs"
-	"github.com/microlet/microlet/services/podsync/internal/podstatus"
 	"github.com/microlet/microlet/services/podsync/internal/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 )
@@ -208,7 +208,7 @@ func (w *worker) podIPs(ctx context.Context, p *v1.Pod, state *pod.State, a *dec
 		w.report(p, state)
 	}
 	if current := state.ReadySandbox(); current != nil {
-		return podstatus.SortIPs(current.IPs, primary(w.deps.HostIPs.Assumed())), nil
+		return status.SortIPs(current.IPs, primary(w.deps.HostIPs.Assumed())), nil
 	}
 	return nil, transient("read the sandbox's addresses", errors.New("it is gone again"))
 }

@@ -12,10 +12,10 @@ import (
 
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/podutil"
-	"github.com/microlet/microlet/services/podsync/internal/decide"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
+	"github.com/microlet/microlet/services/podsync/internal/pod/fields"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
-	"github.com/microlet/microlet/services/podsync/internal/podfields"
 )
 
 // iterations bounds how often one sync may decide and act. Each iteration brings the pod
@@ -47,7 +47,7 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 	w.beginBackground(p, state)
 	// A pod that has ended asks for nothing any more: what it held is given back.
 	w.history.refusedEphemeral = nil
-	refusal := podfields.Check(p, w.deps.Gated...)
+	refusal := fields.Check(p, w.deps.Gated...)
 	w.noteRefused(refusal)
 	if refusal != nil && !podutil.IsTerminal(p.Status.Phase) &&
 		!w.mayGoOn(p, state, refusal) {
@@ -179,7 +179,7 @@ func neverRan(p *v1.Pod) bool {
 // ephemeral container, which cannot be taken out again. It is not started; the pod must not
 // suffer.
 func (w *worker) mayGoOn(p *v1.Pod, state *pod.State, refusal error) bool {
-	var refused *podfields.UnsupportedError
+	var refused *fields.UnsupportedError
 	if !errors.As(refusal, &refused) || !refused.Only("spec.ephemeralContainers") || len(state.Containers) == 0 {
 		return false
 	}

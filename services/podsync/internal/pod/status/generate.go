@@ -1,4 +1,4 @@
-package podstatus
+package status
 
 import (
 	"cmp"
@@ -12,8 +12,8 @@ import (
 	netutils "k8s.io/utils/net"
 
 	"github.com/microlet/microlet/services/internal/podutil"
-	"github.com/microlet/microlet/services/podsync/internal/decide"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 )
 
 // Waiting is why a container could not be started.

@@ -1,4 +1,4 @@
-package podtrace
+package trace
 
 import (
 	"testing"

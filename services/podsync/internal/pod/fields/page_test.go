@@ -1,4 +1,4 @@
-package podfields
+package fields
 
 import (
 	"fmt"

@@ -1,10 +1,10 @@
-package podstatus
+package status
 
 import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/microlet/microlet/services/internal/podutil"
-	"github.com/microlet/microlet/services/podsync/internal/decide"
+	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 )
 
 // What a pod shows whose containers all begin anew, in the kubelet's words.

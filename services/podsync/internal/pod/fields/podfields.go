@@ -1,8 +1,8 @@
-// Package podfields determines which fields of a pod's spec this node does not support.
+// Package fields determines which fields of a pod's spec this node does not support.
 //
 // A field is supported here, meant for another component, or unsupported. The table lists the supported fields, so a
 // field that the API gains later is refused and not ignored.
-package podfields
+package fields
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/microlet/microlet/services/podsync/internal/volumekind"
+	"github.com/microlet/microlet/services/podsync/internal/pod/volumekind"
 )
 
 // UnsupportedError is the error of a pod that asks for what is not built.

@@ -1,4 +1,4 @@
-package podstatus
+package status
 
 import (
 	"time"
@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/microlet/microlet/services/internal/podutil"
-	"github.com/microlet/microlet/services/podsync/internal/decide"
+	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 )
 
 // Terminate makes a status final: nothing of the pod is left, so a container that is not known

@@ -1,4 +1,4 @@
-package podstatus
+package status
 
 import (
 	v1 "k8s.io/api/core/v1"
