@@ -20,8 +20,8 @@ import (
 
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/tracing"
+	"github.com/microlet/microlet/services/podsync/internal/logs"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
-	"github.com/microlet/microlet/services/podsync/internal/podlogs"
 )
 
 // Times of the clean-up.
@@ -164,7 +164,7 @@ type Options struct {
 	Runtime Runtime
 	Volumes Volumes
 	Cgroups Cgroups
-	Logs    podlogs.Folders
+	Logs    logs.Folders
 	Pods    Pods
 	// Orphans asks for a round before its time: something runs, or may run, of which no worker knows.
 	Orphans <-chan struct{}

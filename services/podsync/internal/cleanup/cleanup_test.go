@@ -18,8 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/microlet/microlet/services/podsync/internal/logs"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
-	"github.com/microlet/microlet/services/podsync/internal/podlogs"
 )
 
 // machine holds pods' remains and forgets what is removed.
@@ -152,7 +152,7 @@ func (m *machine) cleanup(t *testing.T, known ...types.UID) *Cleanup {
 	m.known = known
 	m.logDir = t.TempDir()
 	return New(Options{
-		Runtime: m, Volumes: m, Cgroups: m, Logs: podlogs.Folders{Pods: m.logDir}, Pods: m,
+		Runtime: m, Volumes: m, Cgroups: m, Logs: logs.Folders{Pods: m.logDir}, Pods: m,
 		Policy: Policy{MaxPerContainer: 1, MaxContainers: -1}, Failed: func(err error) { m.failed = err },
 		Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(nil),
 	})

@@ -21,7 +21,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/cleanup"
 	"github.com/microlet/microlet/services/podsync/internal/containerruntime"
 	"github.com/microlet/microlet/services/podsync/internal/firewall"
-	"github.com/microlet/microlet/services/podsync/internal/logrotate"
+	"github.com/microlet/microlet/services/podsync/internal/logs/rotate"
 	"github.com/microlet/microlet/services/podsync/internal/podsetup"
 	"github.com/microlet/microlet/services/podsync/internal/systemcgroup"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
@@ -51,7 +51,7 @@ type Options struct {
 // Housekeeping is podsync's.
 type Housekeeping struct {
 	cleanup  *cleanup.Cleanup
-	rotator  *logrotate.Rotator
+	rotator  *rotate.Rotator
 	firewall *firewall.Firewall  // nil without makeIPTablesUtilChains
 	system   *systemcgroup.Mover // nil without systemCgroups
 	upkeep   upkeep
@@ -62,7 +62,7 @@ type Housekeeping struct {
 func New(o Options) (*Housekeeping, error) {
 	k, h := o.Kubelet, &Housekeeping{o: o, cleanup: o.newCleanup()}
 	var err error
-	h.rotator, err = logrotate.New(logrotate.Options{
+	h.rotator, err = rotate.New(rotate.Options{
 		Runtime:  o.Runtime.Runtime,
 		MaxSize:  k.Kubelet.ContainerLogMaxSize,
 		MaxFiles: int(*k.Kubelet.ContainerLogMaxFiles),

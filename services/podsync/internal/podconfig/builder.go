@@ -12,9 +12,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	podlogs "github.com/microlet/microlet/services/podsync/internal/logs"
 	"github.com/microlet/microlet/services/podsync/internal/pod/downward"
 	"github.com/microlet/microlet/services/podsync/internal/pod/longannotation"
-	"github.com/microlet/microlet/services/podsync/internal/podlogs"
 )
 
 // DNS forms the resolver configuration of pods.

@@ -13,12 +13,12 @@ import (
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/hook"
+	"github.com/microlet/microlet/services/podsync/internal/logs"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pod/fields"
 	podstatus "github.com/microlet/microlet/services/podsync/internal/pod/status"
 	"github.com/microlet/microlet/services/podsync/internal/pod/trace"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
-	"github.com/microlet/microlet/services/podsync/internal/podlogs"
 	"github.com/microlet/microlet/services/podsync/internal/proberesults"
 	"github.com/microlet/microlet/services/podsync/internal/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
@@ -107,11 +107,11 @@ type Objects interface {
 
 // Logs removes the log folders of pods that are gone.
 type Logs interface {
-	Remove(p podlogs.Pod) error
+	Remove(p logs.Pod) error
 	// RemoveContainer removes one container's log and the links to it.
 	RemoveContainer(logPath string) error
 	// NextRestartCount is the restart count that the logs of a container leave free.
-	NextRestartCount(p podlogs.Pod, container string) int32
+	NextRestartCount(p logs.Pod, container string) int32
 }
 
 // MirrorManager keeps the mirror pods of static pods, and passes the status of every pod on to the object that shows it

@@ -24,10 +24,10 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/cleanup"
 	"github.com/microlet/microlet/services/podsync/internal/hook"
 	"github.com/microlet/microlet/services/podsync/internal/image"
+	"github.com/microlet/microlet/services/podsync/internal/logs"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
-	"github.com/microlet/microlet/services/podsync/internal/podlogs"
 	"github.com/microlet/microlet/services/podsync/internal/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/runtimeclass"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
@@ -259,7 +259,7 @@ func (n *node) EnsurePod(p *v1.Pod) (string, error)                  { return "/
 func (n *node) RemovePod(context.Context, types.UID) error           { return nil }
 func (n *node) LinkLogs(*v1.Pod, *v1.Container, int32, string) error { return nil }
 
-func (n *node) Remove(p podlogs.Pod) error { return n.broken("Remove", p.UID) }
+func (n *node) Remove(p logs.Pod) error { return n.broken("Remove", p.UID) }
 
 func (n *node) Register(p *v1.Pod) { n.registers(p.UID, true) }
 
@@ -438,7 +438,7 @@ func (n *published) said(uid types.UID) string {
 }
 
 func (n *node) RemoveContainer(string) error { return nil }
-func (n *node) NextRestartCount(podlogs.Pod, string) int32 {
+func (n *node) NextRestartCount(logs.Pod, string) int32 {
 	return n.logged
 }
 

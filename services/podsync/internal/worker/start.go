@@ -14,11 +14,11 @@ import (
 	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/internal/tracing"
 	"github.com/microlet/microlet/services/podsync/internal/image"
+	"github.com/microlet/microlet/services/podsync/internal/logs"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
-	"github.com/microlet/microlet/services/podsync/internal/podlogs"
 	"github.com/microlet/microlet/services/podsync/internal/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 )
@@ -227,7 +227,7 @@ func (w *worker) startContainer(ctx context.Context, p *v1.Pod, s *decide.Start,
 		return w.misconfigured(p, c.Name, "find the target of container ", err)
 	}
 	if s.RestartCount == 0 { // new, or forgotten by all but its logs
-		s.RestartCount = w.deps.Logs.NextRestartCount(podlogs.Pod{Namespace: p.Namespace, Name: p.Name, UID: w.uid},
+		s.RestartCount = w.deps.Logs.NextRestartCount(logs.Pod{Namespace: p.Namespace, Name: p.Name, UID: w.uid},
 			c.Name)
 	}
 	s.RestartCount = w.ownCount(c.Name, s.RestartCount)

@@ -1,4 +1,4 @@
-// Package logrotate rotates the logs of running containers.
+// Package rotate rotates the logs of running containers.
 //
 // It renames a log that exceeds the limit of the KubeletConfiguration to <log>.<local time as 20060102-150405>, and
 // has the runtime open a new file. It compresses older logs to <log>.<time>.gz or removes them. The names are the
@@ -7,7 +7,7 @@
 //
 // A rotation that fails or is interrupted loses no line: the runtime continues to write to the renamed file until
 // the next round repairs this. A runtime or a disk that hangs delays only logs, never a pod.
-package logrotate
+package rotate
 
 import (
 	"context"

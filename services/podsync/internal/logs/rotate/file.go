@@ -1,4 +1,4 @@
-package logrotate
+package rotate
 
 import (
 	"compress/gzip"

@@ -1,4 +1,4 @@
-package podlogs
+package logs
 
 import (
 	"errors"

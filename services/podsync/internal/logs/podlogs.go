@@ -1,9 +1,9 @@
-// Package podlogs manages the log folders of pods.
+// Package logs manages the log folders of pods.
 //
 // The layout is the kubelet's, so the agents and log collectors can share it. Folders belong to root and to the
 // group that may read logs, and pass that group on to their files (mode 2750). If a folder above them belongs to the
 // agents and is closed to the group, the package opens it. Removing a folder that does not exist succeeds.
-package podlogs
+package logs
 
 import (
 	"context"
