@@ -14,7 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/services/internal/logkey"
-	"github.com/microlet/microlet/services/podsync/internal/cgroup"
+	"github.com/microlet/microlet/services/podsync/internal/cgroups"
 	"github.com/microlet/microlet/services/podsync/internal/runtime"
 )
 
@@ -56,9 +56,9 @@ func (d *Driver) ask(ctx context.Context) (name string, sure bool) {
 	case err != nil || answer.GetLinux() == nil:
 		return d.configured, true
 	case answer.GetLinux().GetCgroupDriver() == runtimeapi.CgroupDriver_SYSTEMD:
-		return cgroup.DriverSystemd, true
+		return cgroups.DriverSystemd, true
 	default:
-		return cgroup.DriverCgroupfs, true
+		return cgroups.DriverCgroupfs, true
 	}
 }
 

@@ -18,12 +18,12 @@ import (
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/internal/tracing"
+	"github.com/microlet/microlet/services/podsync/internal/cgroups/system"
 	"github.com/microlet/microlet/services/podsync/internal/cleanup"
 	"github.com/microlet/microlet/services/podsync/internal/containerruntime"
 	"github.com/microlet/microlet/services/podsync/internal/firewall"
 	"github.com/microlet/microlet/services/podsync/internal/logs/rotate"
 	"github.com/microlet/microlet/services/podsync/internal/podsetup"
-	"github.com/microlet/microlet/services/podsync/internal/systemcgroup"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
 
@@ -52,8 +52,8 @@ type Options struct {
 type Housekeeping struct {
 	cleanup  *cleanup.Cleanup
 	rotator  *rotate.Rotator
-	firewall *firewall.Firewall  // nil without makeIPTablesUtilChains
-	system   *systemcgroup.Mover // nil without systemCgroups
+	firewall *firewall.Firewall // nil without makeIPTablesUtilChains
+	system   *system.Mover      // nil without systemCgroups
 	upkeep   upkeep
 	o        Options
 }
@@ -81,7 +81,7 @@ func New(o Options) (*Housekeeping, error) {
 		}
 	}
 	if name := k.Kubelet.SystemCgroups; name != "" {
-		h.system, err = systemcgroup.New(name, o.Log)
+		h.system, err = system.New(name, o.Log)
 	}
 	h.upkeep = upkeep{
 		driver:  o.Runtime.Driver,

@@ -14,7 +14,7 @@ import (
 
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/nodeinfo"
-	"github.com/microlet/microlet/services/podsync/internal/cgroup"
+	"github.com/microlet/microlet/services/podsync/internal/cgroups"
 )
 
 // Capacity is what the node has and what pods may use of it.
@@ -72,7 +72,7 @@ func podLimits(source nodeinfo.Source, total v1.ResourceList,
 	if err != nil {
 		return nil, nil, err
 	}
-	limits[cgroup.ResourcePIDs] = *resource.NewQuantity(processes, resource.DecimalSI)
+	limits[cgroups.ResourcePIDs] = *resource.NewQuantity(processes, resource.DecimalSI)
 	enforced, err = nodeinfo.Enforced(limits, r)
 	return limits, enforced, err
 }

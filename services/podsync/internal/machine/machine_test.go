@@ -9,7 +9,7 @@ import (
 
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/nodeinfo"
-	"github.com/microlet/microlet/services/podsync/internal/cgroup"
+	"github.com/microlet/microlet/services/podsync/internal/cgroups"
 )
 
 // The kubelet limits all pods together to the node's number of processes, less what is reserved.
@@ -35,14 +35,14 @@ func TestPodsAreLimitedToTheNodesProcesses(t *testing.T) {
 		name v1.ResourceName
 		want string
 	}{
-		{"limits", limits, cgroup.ResourcePIDs, "24142"}, {"limits", limits, v1.ResourceMemory, "1Gi"},
-		{"enforced", enforced, cgroup.ResourcePIDs, "23142"}, {"enforced", enforced, v1.ResourceMemory, "1000Mi"},
+		{"limits", limits, cgroups.ResourcePIDs, "24142"}, {"limits", limits, v1.ResourceMemory, "1Gi"},
+		{"enforced", enforced, cgroups.ResourcePIDs, "23142"}, {"enforced", enforced, v1.ResourceMemory, "1000Mi"},
 	} {
 		if got := c.list[c.name]; got.Cmp(resource.MustParse(c.want)) != 0 {
 			t.Errorf("%s: %s is %s, want %s", c.what, c.name, got.String(), c.want)
 		}
 	}
-	if _, reported := total[cgroup.ResourcePIDs]; reported {
+	if _, reported := total[cgroups.ResourcePIDs]; reported {
 		t.Error("the node's capacity in the API names a resource that it does not know")
 	}
 }

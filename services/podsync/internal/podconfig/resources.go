@@ -12,18 +12,18 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 
 	"github.com/microlet/microlet/services/internal/podutil"
-	"github.com/microlet/microlet/services/podsync/internal/cgroup"
+	"github.com/microlet/microlet/services/podsync/internal/cgroups"
 )
 
 // linuxResources are the CPU and memory settings alike for sandboxes and containers.
 func linuxResources(n *Node, cpuRequest, cpuLimit, memoryLimit *resource.Quantity) *runtimeapi.LinuxContainerResources {
 	r := &runtimeapi.LinuxContainerResources{
-		CpuShares:          int64(cgroup.MilliCPUToShares(cpuRequest.MilliValue())),
+		CpuShares:          int64(cgroups.MilliCPUToShares(cpuRequest.MilliValue())),
 		MemoryLimitInBytes: memoryLimit.Value(),
 	}
 	if n.CPUCFSQuota {
 		r.CpuPeriod = n.periodMicros()
-		r.CpuQuota = cgroup.MilliCPUToQuota(cpuLimit.MilliValue(), r.CpuPeriod)
+		r.CpuQuota = cgroups.MilliCPUToQuota(cpuLimit.MilliValue(), r.CpuPeriod)
 	}
 	if n.wholeGroupOOM() {
 		r.Unified = map[string]string{"memory.oom.group": "1"}
@@ -63,9 +63,9 @@ func containerResources(p *v1.Pod, c *v1.Container, n *Node) *runtimeapi.LinuxCo
 func hugePageLimits(p *v1.Pod, c *v1.Container, n *Node) []*runtimeapi.HugepageLimit {
 	want := map[string]int64{}
 	if resourcehelper.IsPodLevelResourcesSet(p) {
-		want = cgroup.HugePages(p.Spec.Resources.Limits)
+		want = cgroups.HugePages(p.Spec.Resources.Limits)
 	}
-	for page, amount := range cgroup.HugePages(c.Resources.Limits) {
+	for page, amount := range cgroups.HugePages(c.Resources.Limits) {
 		want[page] = amount
 	}
 	var limits []*runtimeapi.HugepageLimit

@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/microlet/microlet/services/internal/logkey"
-	"github.com/microlet/microlet/services/podsync/internal/cgroup"
+	"github.com/microlet/microlet/services/podsync/internal/cgroups"
 )
 
 // The kubelet's messages.
@@ -35,7 +35,7 @@ type host struct {
 
 // newHost reads what the machine has. A kernel without swap has no /proc/swaps.
 func (o *Options) newHost(keepsOut func() bool) (*host, error) {
-	h := &host{unified: cgroup.Unified(), keepsOut: keepsOut, events: o.Events, node: o.Node.Reference, log: o.Log}
+	h := &host{unified: cgroups.Unified(), keepsOut: keepsOut, events: o.Events, node: o.Node.Reference, log: o.Log}
 	swaps, err := os.ReadFile("/proc/swaps")
 	if err != nil {
 		o.Log.Debug("swap is not known", logkey.Err, err)

@@ -20,7 +20,9 @@ import (
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
-	"github.com/microlet/microlet/services/podsync/internal/cgroup"
+	cgroup "github.com/microlet/microlet/services/podsync/internal/cgroups"
+	"github.com/microlet/microlet/services/podsync/internal/cgroups/allocatable"
+	"github.com/microlet/microlet/services/podsync/internal/cgroups/userns"
 	"github.com/microlet/microlet/services/podsync/internal/children"
 	"github.com/microlet/microlet/services/podsync/internal/cluster"
 	"github.com/microlet/microlet/services/podsync/internal/containerruntime"
@@ -29,12 +31,10 @@ import (
 	podlogs "github.com/microlet/microlet/services/podsync/internal/logs"
 	"github.com/microlet/microlet/services/podsync/internal/machine"
 	"github.com/microlet/microlet/services/podsync/internal/network"
-	"github.com/microlet/microlet/services/podsync/internal/nodeallocatable"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
 	"github.com/microlet/microlet/services/podsync/internal/podimages"
 	"github.com/microlet/microlet/services/podsync/internal/podvolumes"
 	"github.com/microlet/microlet/services/podsync/internal/thisnode"
-	"github.com/microlet/microlet/services/podsync/internal/userns"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
@@ -74,7 +74,7 @@ type Resources struct {
 	records *pullrecords.Records // nil: no image is verified
 	host    *host
 	workers worker.Resources
-	limits  *nodeallocatable.Enforcer
+	limits  *allocatable.Enforcer
 }
 
 // New makes the parts. Nothing is made on the node before Prepare.
@@ -121,7 +121,7 @@ func New(ctx context.Context, o Options) (*Resources, error) {
 			Images: images, Volumes: volumes.Manager, Cgroups: cgroups, Config: config, Objects: o.Cluster.Objects, Logs: logs,
 			Hooks: hooks, Users: users,
 		},
-		limits: nodeallocatable.New(nodeallocatable.Options{
+		limits: allocatable.New(allocatable.Options{
 			Kubelet: o.Kubelet, Cgroups: cgroups, Events: o.Events, Node: o.Node.Reference, Log: o.Log,
 		}),
 	}, nil

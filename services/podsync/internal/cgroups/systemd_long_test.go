@@ -1,6 +1,6 @@
 //go:build long
 
-package cgroup
+package cgroups
 
 import (
 	"os"

@@ -1,8 +1,8 @@
-// Package nodeallocatable enforces what pods and the daemons of the node may use (enforceNodeAllocatable).
+// Package allocatable enforces what pods and the daemons of the node may use (enforceNodeAllocatable).
 //
 // The limits of a reserved cgroup must be set before podsync starts, as with the kubelet. The limit of all pods is
 // tried again each minute, because it fails while the pods use more than they may. The Node gets the kubelet's Events.
-package nodeallocatable
+package allocatable
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/nodeinfo"
 	"github.com/microlet/microlet/services/internal/podcgroup"
-	"github.com/microlet/microlet/services/podsync/internal/cgroup"
+	"github.com/microlet/microlet/services/podsync/internal/cgroups"
 )
 
 const (
@@ -34,7 +34,7 @@ const (
 type Cgroups interface {
 	PodsRoot() podcgroup.Name
 	LimitPods() error
-	LimitReserved(r cgroup.Reserved) error
+	LimitReserved(r cgroups.Reserved) error
 }
 
 // Options of an Enforcer.
@@ -96,7 +96,7 @@ func (e *Enforcer) Reservations() error {
 		if err != nil {
 			return err
 		}
-		if err := e.o.Cgroups.LimitReserved(cgroup.Reserved{
+		if err := e.o.Cgroups.LimitReserved(cgroups.Reserved{
 			Cgroup: name, Limits: limits, CompressibleOnly: l.compressible, Protect: k.FeatureEnabled("MemoryQoS"),
 		}); err != nil {
 			e.o.Events.Eventf(e.o.Node, v1.EventTypeWarning, reasonFailed, "Failed to enforce %s Cgroup Limits on %q: %v",

@@ -1,4 +1,4 @@
-package nodeallocatable
+package allocatable
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/podcgroup"
-	"github.com/microlet/microlet/services/podsync/internal/cgroup"
+	"github.com/microlet/microlet/services/podsync/internal/cgroups"
 )
 
 type fakeCgroups struct {
@@ -23,7 +23,7 @@ type fakeCgroups struct {
 	fails    int
 	tried    []time.Duration
 	started  time.Time
-	reserved []cgroup.Reserved
+	reserved []cgroups.Reserved
 	missing  string
 }
 
@@ -37,7 +37,7 @@ func (c *fakeCgroups) LimitPods() error {
 	return nil
 }
 
-func (c *fakeCgroups) LimitReserved(r cgroup.Reserved) error {
+func (c *fakeCgroups) LimitReserved(r cgroups.Reserved) error {
 	if r.Cgroup == c.missing {
 		return errors.New("cgroup does not have memory")
 	}

@@ -1,4 +1,4 @@
-package systemcgroup
+package system
 
 import (
 	"context"
