@@ -16,7 +16,7 @@ import (
 	"github.com/microlet/microlet/services/internal/removal"
 	"github.com/microlet/microlet/services/podsync/internal/blockdevice"
 	csidriver "github.com/microlet/microlet/services/podsync/internal/csi"
-	"github.com/microlet/microlet/services/podsync/internal/mountlist"
+	"github.com/microlet/microlet/services/podsync/internal/mounter/mountlist"
 )
 
 // The folders of all block volumes in blockDir.

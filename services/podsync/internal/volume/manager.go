@@ -21,7 +21,7 @@ import (
 
 	"github.com/microlet/microlet/services/podsync/internal/csivolume"
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
-	"github.com/microlet/microlet/services/podsync/internal/mountlist"
+	"github.com/microlet/microlet/services/podsync/internal/mounter/mountlist"
 	"github.com/microlet/microlet/services/podsync/internal/podcertificate"
 	"github.com/microlet/microlet/services/podsync/internal/selinuxlabel"
 	"github.com/microlet/microlet/services/podsync/internal/volumemetrics"

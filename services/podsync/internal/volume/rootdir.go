@@ -12,7 +12,7 @@ import (
 	mount "k8s.io/mount-utils"
 
 	"github.com/microlet/microlet/services/internal/mountid"
-	"github.com/microlet/microlet/services/podsync/internal/mountlist"
+	"github.com/microlet/microlet/services/podsync/internal/mounter/mountlist"
 )
 
 // MakeRShared makes a folder, and all that is and will be mounted below it, a shared mount, as the

@@ -13,7 +13,7 @@ import (
 	mount "k8s.io/mount-utils"
 
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
-	"github.com/microlet/microlet/services/podsync/internal/mountlist"
+	"github.com/microlet/microlet/services/podsync/internal/mounter/mountlist"
 )
 
 // SubPaths unmount the subPaths of volumes that more than a pod may have: as long as a subPath is there, the volume
