@@ -21,7 +21,7 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet"
 	"k8s.io/kubernetes/pkg/kubelet/kuberuntime"
 
-	"github.com/microlet/microlet/services/podsync/internal/objects"
+	"github.com/microlet/microlet/services/podsync/internal/cluster/objects"
 	"github.com/microlet/microlet/services/podsync/internal/pod/longannotation"
 	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"

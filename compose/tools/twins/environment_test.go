@@ -19,7 +19,7 @@ import (
 	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
 
 	"github.com/microlet/microlet/services/internal/podutil"
-	"github.com/microlet/microlet/services/podsync/internal/objects"
+	"github.com/microlet/microlet/services/podsync/internal/cluster/objects"
 	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
 	"github.com/microlet/microlet/services/podsync/internal/volume"

@@ -25,14 +25,14 @@ import (
 
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
-	"github.com/microlet/microlet/services/podsync/internal/csiobjects"
-	"github.com/microlet/microlet/services/podsync/internal/informer"
-	"github.com/microlet/microlet/services/podsync/internal/objects"
-	"github.com/microlet/microlet/services/podsync/internal/persistentvolume"
-	"github.com/microlet/microlet/services/podsync/internal/podcertificate"
-	"github.com/microlet/microlet/services/podsync/internal/runtimeclass"
+	"github.com/microlet/microlet/services/podsync/internal/cluster/informer"
+	"github.com/microlet/microlet/services/podsync/internal/cluster/internal/csiobjects"
+	"github.com/microlet/microlet/services/podsync/internal/cluster/internal/trustbundle"
+	"github.com/microlet/microlet/services/podsync/internal/cluster/objects"
+	"github.com/microlet/microlet/services/podsync/internal/cluster/persistentvolume"
+	"github.com/microlet/microlet/services/podsync/internal/cluster/podcertificate"
+	"github.com/microlet/microlet/services/podsync/internal/cluster/runtimeclass"
 	"github.com/microlet/microlet/services/podsync/internal/thisnode"
-	"github.com/microlet/microlet/services/podsync/internal/trustbundle"
 )
 
 // Workers learn of changes; see worker.Workers.

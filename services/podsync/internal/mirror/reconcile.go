@@ -13,8 +13,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/podsync/internal/cluster/poddeletion"
 	"github.com/microlet/microlet/services/podsync/internal/manifest"
-	"github.com/microlet/microlet/services/podsync/internal/poddeletion"
 )
 
 // workers is how many mirrors are made or deleted at one time.

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/microlet/microlet/services/podsync/internal/admission"
-	"github.com/microlet/microlet/services/podsync/internal/informer"
+	"github.com/microlet/microlet/services/podsync/internal/cluster/informer"
 )
 
 // Object keeps this node's object, by a watch.

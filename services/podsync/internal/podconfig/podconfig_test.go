@@ -17,8 +17,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/microlet/microlet/services/internal/testing/golden"
+	"github.com/microlet/microlet/services/podsync/internal/cluster/objects"
 	"github.com/microlet/microlet/services/podsync/internal/network"
-	"github.com/microlet/microlet/services/podsync/internal/objects"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 )
 

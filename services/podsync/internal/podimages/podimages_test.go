@@ -16,8 +16,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	runtimefake "github.com/microlet/microlet/services/internal/testing/fake"
+	"github.com/microlet/microlet/services/podsync/internal/cluster/objects"
 	"github.com/microlet/microlet/services/podsync/internal/image"
-	"github.com/microlet/microlet/services/podsync/internal/objects"
 	"github.com/microlet/microlet/services/podsync/internal/runtime"
 )
 

@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/microlet/microlet/services/internal/logkey"
-	"github.com/microlet/microlet/services/podsync/internal/apiabsence"
-	"github.com/microlet/microlet/services/podsync/internal/poddeletion"
+	"github.com/microlet/microlet/services/podsync/internal/cluster/absence"
+	"github.com/microlet/microlet/services/podsync/internal/cluster/poddeletion"
 )
 
 // errNoPod is an answer that is not the API server's: client-go takes any object of JSON for a pod.
@@ -72,7 +72,7 @@ func (m *Manager) write(ctx context.Context, e *entry, p *v1.Pod, want *v1.PodSt
 		m.metrics.patches.Inc()
 		after, err = m.client.PatchPodStatus(call, p.Namespace, p.Name, patch)
 		switch {
-		case apiabsence.Pod(err, p.Name):
+		case absence.Pod(err, p.Name):
 			return m.gone(e)
 		case apierrors.IsConflict(err) || apierrors.IsInvalid(err):
 			return m.refresh(ctx, e, p, err)
@@ -140,7 +140,7 @@ func (m *Manager) refresh(ctx context.Context, e *entry, p *v1.Pod, refused erro
 	defer cancel()
 	now, err := m.client.GetPod(call, p.Namespace, p.Name)
 	switch {
-	case apiabsence.Pod(err, p.Name):
+	case absence.Pod(err, p.Name):
 		return m.gone(e)
 	case err != nil:
 		return fmt.Errorf("look at the pod whose status patch was refused (%w): %w", refused, err)

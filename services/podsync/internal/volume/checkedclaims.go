@@ -7,7 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/microlet/microlet/services/podsync/internal/persistentvolume"
+	"github.com/microlet/microlet/services/podsync/internal/cluster/persistentvolume"
 )
 
 // freshClaim is how long what was found for a check serves the set-up that follows it.

@@ -13,9 +13,9 @@ import (
 
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/podutil"
+	"github.com/microlet/microlet/services/podsync/internal/cluster/persistentvolume"
 	"github.com/microlet/microlet/services/podsync/internal/csivolume"
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
-	"github.com/microlet/microlet/services/podsync/internal/persistentvolume"
 	"github.com/microlet/microlet/services/podsync/internal/pod/volumekind"
 	"github.com/microlet/microlet/services/podsync/internal/selinuxlabel"
 	"github.com/microlet/microlet/services/podsync/internal/volumemetrics"

@@ -18,8 +18,8 @@ import (
 	"k8s.io/client-go/tools/record"
 	mount "k8s.io/mount-utils"
 
+	"github.com/microlet/microlet/services/podsync/internal/cluster/persistentvolume"
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
-	"github.com/microlet/microlet/services/podsync/internal/persistentvolume"
 )
 
 // claimed are PersistentVolumes by the names of the volumes that claim them. It counts how often it is asked.

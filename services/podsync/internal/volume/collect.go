@@ -12,8 +12,8 @@ import (
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
 	"github.com/microlet/microlet/services/internal/podutil"
+	"github.com/microlet/microlet/services/podsync/internal/cluster/podcertificate"
 	"github.com/microlet/microlet/services/podsync/internal/pod/downward"
-	"github.com/microlet/microlet/services/podsync/internal/podcertificate"
 )
 
 // file is one file of a volume. Its content is text or data, which it shares with the object that it is of.

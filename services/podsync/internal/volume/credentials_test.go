@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	mount "k8s.io/mount-utils"
 
-	"github.com/microlet/microlet/services/podsync/internal/podcertificate"
+	"github.com/microlet/microlet/services/podsync/internal/cluster/podcertificate"
 )
 
 // authority has a trust bundle and certificates, and keeps which pods were forgotten.

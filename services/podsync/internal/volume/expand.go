@@ -8,7 +8,7 @@ import (
 	mount "k8s.io/mount-utils"
 	"k8s.io/utils/exec"
 
-	"github.com/microlet/microlet/services/podsync/internal/persistentvolume"
+	"github.com/microlet/microlet/services/podsync/internal/cluster/persistentvolume"
 	"github.com/microlet/microlet/services/podsync/internal/volumeexpansion"
 )
 

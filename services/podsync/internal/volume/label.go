@@ -5,8 +5,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/microlet/microlet/services/podsync/internal/cluster/persistentvolume"
 	"github.com/microlet/microlet/services/podsync/internal/csivolume"
-	"github.com/microlet/microlet/services/podsync/internal/persistentvolume"
 	"github.com/microlet/microlet/services/podsync/internal/selinuxlabel"
 )
 

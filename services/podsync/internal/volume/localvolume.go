@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/microlet/microlet/services/podsync/internal/blockdevice"
+	"github.com/microlet/microlet/services/podsync/internal/cluster/persistentvolume"
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
-	"github.com/microlet/microlet/services/podsync/internal/persistentvolume"
 )
 
 const (

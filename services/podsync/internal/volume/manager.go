@@ -19,10 +19,10 @@ import (
 	"k8s.io/client-go/tools/record"
 	mount "k8s.io/mount-utils"
 
+	"github.com/microlet/microlet/services/podsync/internal/cluster/podcertificate"
 	"github.com/microlet/microlet/services/podsync/internal/csivolume"
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/mounter/mountlist"
-	"github.com/microlet/microlet/services/podsync/internal/podcertificate"
 	"github.com/microlet/microlet/services/podsync/internal/selinuxlabel"
 	"github.com/microlet/microlet/services/podsync/internal/volumemetrics"
 )

@@ -16,9 +16,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	mount "k8s.io/mount-utils"
 
+	"github.com/microlet/microlet/services/podsync/internal/cluster/persistentvolume"
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/mounter/mountlist"
-	"github.com/microlet/microlet/services/podsync/internal/persistentvolume"
 	"github.com/microlet/microlet/services/podsync/internal/pod/nfsexport"
 )
 

@@ -14,8 +14,8 @@ import (
 	mount "k8s.io/mount-utils"
 
 	"github.com/microlet/microlet/services/podsync/internal/blockdevice/blocktest"
+	"github.com/microlet/microlet/services/podsync/internal/cluster/persistentvolume"
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
-	"github.com/microlet/microlet/services/podsync/internal/persistentvolume"
 )
 
 // mounterFunc is a Mounter.

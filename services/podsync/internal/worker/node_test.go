@@ -22,6 +22,7 @@ import (
 	"github.com/microlet/microlet/services/internal/testing/fake"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/cleanup"
+	"github.com/microlet/microlet/services/podsync/internal/cluster/runtimeclass"
 	"github.com/microlet/microlet/services/podsync/internal/hook"
 	"github.com/microlet/microlet/services/podsync/internal/image"
 	"github.com/microlet/microlet/services/podsync/internal/logs"
@@ -29,7 +30,6 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
 	"github.com/microlet/microlet/services/podsync/internal/runtime"
-	"github.com/microlet/microlet/services/podsync/internal/runtimeclass"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 )
 

@@ -15,7 +15,7 @@ import (
 	"k8s.io/component-helpers/storage/volume"
 
 	"github.com/microlet/microlet/services/internal/podutil"
-	"github.com/microlet/microlet/services/podsync/internal/objects"
+	"github.com/microlet/microlet/services/podsync/internal/cluster/objects"
 )
 
 const (

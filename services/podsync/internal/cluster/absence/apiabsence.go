@@ -1,8 +1,8 @@
-// Package apiabsence tells whether the API server itself says that it has no object of a name.
+// Package absence tells whether the API server itself says that it has no object of a name.
 //
 // A status of 404 is no proof: a load balancer whose configuration is reloaded gives it too, and client-go makes the
 // same kind of error of it. A decision that lasts needs the API server's own words.
-package apiabsence
+package absence
 
 import (
 	"errors"

@@ -17,7 +17,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/microlet/microlet/services/podsync/internal/informer"
+	"github.com/microlet/microlet/services/podsync/internal/cluster/informer"
 )
 
 // run returns the informer of bundles, which runs as long as the test, and the bundles that it knows.

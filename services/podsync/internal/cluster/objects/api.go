@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/microlet/microlet/services/podsync/internal/apiabsence"
+	"github.com/microlet/microlet/services/podsync/internal/cluster/absence"
 )
 
 // errStandalone is what a node without an apiserver says of every object.
@@ -70,7 +70,7 @@ func (a api[T, L]) get(ctx context.Context, namespace, name string) (T, error) {
 		return none, fmt.Errorf("couldn't get %s %s/%s: %w", a.title, namespace, name, errStandalone)
 	}
 	got, err := bound(ctx, func() (T, error) { return a.in(namespace).Get(ctx, name, metav1.GetOptions{}) })
-	if apierrors.IsNotFound(err) && !apiabsence.Of(err, a.name+"s", name) {
+	if apierrors.IsNotFound(err) && !absence.Of(err, a.name+"s", name) {
 		// A container would start without what is optional.
 		return got, fmt.Errorf("couldn't get %s %s/%s, and it is not the API server that does not find it: %s", a.title,
 			namespace, name, err.Error())

@@ -1,4 +1,4 @@
-package apiabsence
+package absence
 
 import (
 	"encoding/json"

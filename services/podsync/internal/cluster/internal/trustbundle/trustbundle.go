@@ -26,8 +26,8 @@ import (
 	certificateslisters "k8s.io/client-go/listers/certificates/v1"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/microlet/microlet/services/podsync/internal/informer"
-	"github.com/microlet/microlet/services/podsync/internal/lazyinformer"
+	"github.com/microlet/microlet/services/podsync/internal/cluster/informer"
+	"github.com/microlet/microlet/services/podsync/internal/cluster/internal/lazyinformer"
 )
 
 // maxSelector is how long a label selector may be.

@@ -25,8 +25,8 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/microlet/microlet/services/internal/logkey"
-	"github.com/microlet/microlet/services/podsync/internal/informer"
-	"github.com/microlet/microlet/services/podsync/internal/lazyinformer"
+	"github.com/microlet/microlet/services/podsync/internal/cluster/informer"
+	"github.com/microlet/microlet/services/podsync/internal/cluster/internal/lazyinformer"
 )
 
 const (

@@ -20,7 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/microlet/microlet/services/podsync/internal/objects"
+	"github.com/microlet/microlet/services/podsync/internal/cluster/objects"
 )
 
 // create makes a key pair, and requests its certificate.

@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	storagelisters "k8s.io/client-go/listers/storage/v1"
 
-	"github.com/microlet/microlet/services/podsync/internal/apiabsence"
-	"github.com/microlet/microlet/services/podsync/internal/objects"
+	"github.com/microlet/microlet/services/podsync/internal/cluster/absence"
+	"github.com/microlet/microlet/services/podsync/internal/cluster/objects"
 )
 
 // timeout bounds one question to the API server.
@@ -78,7 +78,7 @@ func (r *Reader) CSIDriver(ctx context.Context, name string) (*storagev1.CSIDriv
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	found, err := r.Client.StorageV1().CSIDrivers().Get(ctx, name, metav1.GetOptions{})
-	if apiabsence.Of(err, "csidrivers", name) {
+	if absence.Of(err, "csidrivers", name) {
 		return nil, nil
 	}
 	return found, err

@@ -10,7 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/microlet/microlet/services/podsync/internal/apiabsence"
+	"github.com/microlet/microlet/services/podsync/internal/cluster/absence"
 )
 
 // API is what deletion asks of the API server.
@@ -34,7 +34,7 @@ func Delete(ctx context.Context, api API, namespace, name string, uid types.UID)
 	}
 	pod, err := api.GetPod(ctx, namespace, name)
 	switch {
-	case apiabsence.Pod(err, name):
+	case absence.Pod(err, name):
 		return nil
 	case err != nil:
 		return errors.Join(refused, fmt.Errorf("get pod: %w", err))
