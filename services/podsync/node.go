@@ -8,8 +8,8 @@ import (
 	"github.com/microlet/microlet/services/internal/outbox"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/podsync/internal/cluster"
-	"github.com/microlet/microlet/services/podsync/internal/containerruntime"
-	"github.com/microlet/microlet/services/podsync/internal/fallbackrelist"
+	containerruntime "github.com/microlet/microlet/services/podsync/internal/cri"
+	"github.com/microlet/microlet/services/podsync/internal/cri/relist"
 	"github.com/microlet/microlet/services/podsync/internal/gracefulshutdown"
 	"github.com/microlet/microlet/services/podsync/internal/grpcapi"
 	"github.com/microlet/microlet/services/podsync/internal/housekeeping"
@@ -171,7 +171,7 @@ func (p *podWork) start(ctx context.Context, s *service.Service, env *environmen
 
 // startWakers has the workers woken from outside: by pleg, by a relist while pleg is silent, and by callers of the API.
 func startWakers(s *service.Service, env *environment, p *podWork) {
-	pleg := fallbackrelist.Start(s, env.runtime, env.workers)
+	pleg := relist.Start(s, env.runtime, env.workers)
 	grpcapi.Register(s, grpcapi.Options{
 		NodeName:     env.name,
 		Gated:        p.gated,

@@ -14,8 +14,8 @@ import (
 	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
 	"k8s.io/kubernetes/pkg/kubelet/kuberuntime"
 
+	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/pod/labels"
-	"github.com/microlet/microlet/services/podsync/internal/runtime"
 )
 
 // stated is what the runtime says of a container, and what this has left: its message and its log, nil without one.

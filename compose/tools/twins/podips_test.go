@@ -13,8 +13,8 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/kuberuntime"
 	netutils "k8s.io/utils/net"
 
+	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
 	podstatus "github.com/microlet/microlet/services/podsync/internal/pod/status"
-	"github.com/microlet/microlet/services/podsync/internal/runtime"
 )
 
 // addressed is what the runtime says of a pod's addresses, and the node's own.

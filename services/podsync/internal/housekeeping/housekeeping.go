@@ -20,7 +20,7 @@ import (
 	"github.com/microlet/microlet/services/internal/tracing"
 	"github.com/microlet/microlet/services/podsync/internal/cgroups/system"
 	"github.com/microlet/microlet/services/podsync/internal/cleanup"
-	"github.com/microlet/microlet/services/podsync/internal/containerruntime"
+	"github.com/microlet/microlet/services/podsync/internal/cri"
 	"github.com/microlet/microlet/services/podsync/internal/firewall"
 	"github.com/microlet/microlet/services/podsync/internal/logs/rotate"
 	"github.com/microlet/microlet/services/podsync/internal/podsetup"
@@ -33,7 +33,7 @@ const reasonContainerGCFailed = "ContainerGCFailed"
 // Options of a Housekeeping.
 type Options struct {
 	Kubelet   *kubeletconfig.Config
-	Runtime   *containerruntime.Runtime
+	Runtime   *cri.Runtime
 	Resources *podsetup.Resources
 	Tokens    Tokens
 	Workers   *worker.Workers

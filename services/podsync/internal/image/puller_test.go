@@ -24,7 +24,7 @@ import (
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/microlet/microlet/services/internal/testing/fake"
-	"github.com/microlet/microlet/services/podsync/internal/runtime"
+	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
 )
 
 var _ Runtime = (*runtime.Runtime)(nil)

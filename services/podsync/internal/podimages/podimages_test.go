@@ -17,8 +17,8 @@ import (
 
 	runtimefake "github.com/microlet/microlet/services/internal/testing/fake"
 	"github.com/microlet/microlet/services/podsync/internal/cluster/objects"
+	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/image"
-	"github.com/microlet/microlet/services/podsync/internal/runtime"
 )
 
 // TestAPullSecretThatCannotBeReadLeavesTheOthers: the pull is not anonymous because of it, and an event names it.

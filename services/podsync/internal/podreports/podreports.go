@@ -21,14 +21,14 @@ import (
 	"github.com/microlet/microlet/services/internal/outbox"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/internal/tracing"
-	"github.com/microlet/microlet/services/podsync/internal/containerindex"
+	"github.com/microlet/microlet/services/podsync/internal/cri/containers"
+	"github.com/microlet/microlet/services/podsync/internal/cri/monitor"
 	"github.com/microlet/microlet/services/podsync/internal/machine"
 	"github.com/microlet/microlet/services/podsync/internal/mirror"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pod/trace"
 	"github.com/microlet/microlet/services/podsync/internal/podbus"
 	"github.com/microlet/microlet/services/podsync/internal/proberclient"
-	"github.com/microlet/microlet/services/podsync/internal/runtimemonitor"
 	"github.com/microlet/microlet/services/podsync/internal/statusmanager"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
@@ -41,7 +41,7 @@ type Options struct {
 	Bus      *bus.Client
 	Workers  proberclient.Workers
 	// Gateway decides by the containers of all pods.
-	Gateway  *containerindex.Index
+	Gateway  *containers.Index
 	Capacity machine.Capacity
 	// Events are in the traces of their pods, which Tracer records; nil records none.
 	Events  *outbox.Recorder
@@ -110,7 +110,7 @@ func (r *Reports) Start(s *service.Service) {
 func (r *Reports) Pods() worker.PodReporter { return &r.pods }
 
 // Node learns of the runtime from the monitor.
-func (r *Reports) Node() runtimemonitor.Listener { return &r.node }
+func (r *Reports) Node() monitor.Listener { return &r.node }
 
 // CSIDrivers reports what CSI drivers say of the node. They register one after the other, also long after the start.
 func (r *Reports) CSIDrivers(m *podsyncv1.CSIDrivers) { r.node.bus.CSIDrivers(m) }
@@ -130,7 +130,7 @@ func (r *Reports) Reported() { r.pods.reported() }
 
 // podReporter pass on what workers report of pods. The CRI gateway comes first.
 type podReporter struct {
-	gateway *containerindex.Index
+	gateway *containers.Index
 	bus     *podbus.Publisher
 	prober  Prober
 	traces  *trace.Traces

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
-	"github.com/microlet/microlet/services/podsync/internal/containerindex"
+	"github.com/microlet/microlet/services/podsync/internal/cri/containers"
 	"github.com/microlet/microlet/services/podsync/internal/machine"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/podbus"
@@ -21,7 +21,7 @@ import (
 type diary struct {
 	lines []string
 	// gateway is asked, whenever the bus is called, whether it knows the container "id".
-	gateway *containerindex.Index
+	gateway *containers.Index
 }
 
 func (d *diary) write(line string) { d.lines = append(d.lines, line) }
@@ -51,7 +51,7 @@ func (p prober) Forget(uid types.UID) { p.write("prober forgets " + string(uid))
 func (p prober) Complete()            { p.write("prober is complete") }
 
 func newDiary() (*diary, *podbus.Publisher) {
-	d := &diary{gateway: &containerindex.Index{}}
+	d := &diary{gateway: &containers.Index{}}
 	return d, podbus.New(bucket{d, "pods"}, bucket{d, "statuses"}, bucket{d, "node"}, nil,
 		slog.New(slog.DiscardHandler))
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/cgroups/userns"
 	"github.com/microlet/microlet/services/podsync/internal/children"
 	"github.com/microlet/microlet/services/podsync/internal/cluster"
-	"github.com/microlet/microlet/services/podsync/internal/containerruntime"
+	"github.com/microlet/microlet/services/podsync/internal/cri"
 	"github.com/microlet/microlet/services/podsync/internal/hook"
 	"github.com/microlet/microlet/services/podsync/internal/image/pullrecords"
 	podlogs "github.com/microlet/microlet/services/podsync/internal/logs"
@@ -52,7 +52,7 @@ type Options struct {
 	RuntimeDir string
 	Helpers    admission.Helpers
 	Capacity   machine.Capacity
-	Runtime    *containerruntime.Runtime
+	Runtime    *cri.Runtime
 	Cluster    *cluster.Cluster
 	Node       *thisnode.Node
 	Reports    podvolumes.Reports

@@ -8,9 +8,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/microlet/microlet/services/podsync/internal/admission"
+	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 	"github.com/microlet/microlet/services/podsync/internal/proberesults"
-	"github.com/microlet/microlet/services/podsync/internal/runtime"
 )
 
 // runtimeState is a runtime with a problem of its network, or none.

@@ -9,8 +9,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
-	"github.com/microlet/microlet/services/podsync/internal/runtime"
 )
 
 // minGrace is what every container gets to shut down, whatever its hook took of its time.

@@ -7,8 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	crierrors "k8s.io/cri-api/pkg/errors"
 
+	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
-	"github.com/microlet/microlet/services/podsync/internal/runtime"
 )
 
 // Metrics are the workers' own.

@@ -23,13 +23,13 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/cleanup"
 	"github.com/microlet/microlet/services/podsync/internal/cluster/runtimeclass"
+	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/hook"
 	"github.com/microlet/microlet/services/podsync/internal/image"
 	"github.com/microlet/microlet/services/podsync/internal/logs"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
-	"github.com/microlet/microlet/services/podsync/internal/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 )
 

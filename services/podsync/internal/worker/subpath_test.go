@@ -21,8 +21,8 @@ import (
 	mount "k8s.io/mount-utils"
 
 	"github.com/microlet/microlet/services/internal/testing/fake"
+	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
-	"github.com/microlet/microlet/services/podsync/internal/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 )
 

@@ -10,7 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/microlet/microlet/services/podsync/internal/admission"
-	"github.com/microlet/microlet/services/podsync/internal/runtime"
+	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
 )
 
 // twoContainers is a pod whose containers are "c" and "evil".

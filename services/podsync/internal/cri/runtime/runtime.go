@@ -15,7 +15,7 @@ import (
 	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"github.com/microlet/microlet/services/internal/crilist"
-	"github.com/microlet/microlet/services/podsync/internal/calllimit"
+	"github.com/microlet/microlet/services/podsync/internal/cri/internal/calllimit"
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
 )
 

@@ -1,4 +1,4 @@
-package runtimemonitor
+package monitor
 
 import (
 	"context"

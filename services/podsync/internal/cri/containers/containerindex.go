@@ -1,10 +1,10 @@
-// Package containerindex finds the pod of a container by the container ID.
+// Package containers finds the pod of a container by the container ID.
 //
 // The workers report the newest version of their pods and the containers that the runtime has. A look-up needs the
 // whole ID and finds a container only while its pod belongs to this node. It distinguishes "no such container" from
 // "not known yet": after a start, no container is known until all workers have read the runtime. As long as one of them
 // cannot, a container that is not found may be its pod's.
-package containerindex
+package containers
 
 import (
 	"sync"

@@ -1,9 +1,9 @@
-// Package containerruntime connects podsync to the container runtime.
+// Package cri connects podsync to the container runtime.
 //
 // It provides podsync's own calls, which are limited in number, the CRI gateway for the other services, the logs that
 // only root may open, the cgroup driver, the monitor of the runtime's state, and the child processes, which it is the
 // first to need. It does not wait for the runtime when podsync starts, except for up to 2 s for the cgroup driver.
-package containerruntime
+package cri
 
 import (
 	"context"
@@ -20,19 +20,19 @@ import (
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/openlog"
 	"github.com/microlet/microlet/services/internal/service"
-	"github.com/microlet/microlet/services/podsync/internal/calllimit"
-	"github.com/microlet/microlet/services/podsync/internal/cgroupdriver"
 	"github.com/microlet/microlet/services/podsync/internal/children"
 	"github.com/microlet/microlet/services/podsync/internal/cleanup"
 	"github.com/microlet/microlet/services/podsync/internal/cluster/runtimeclass"
-	"github.com/microlet/microlet/services/podsync/internal/containerindex"
-	"github.com/microlet/microlet/services/podsync/internal/gateway"
+	"github.com/microlet/microlet/services/podsync/internal/cri/containers"
+	"github.com/microlet/microlet/services/podsync/internal/cri/internal/calllimit"
+	"github.com/microlet/microlet/services/podsync/internal/cri/internal/cgroupdriver"
+	"github.com/microlet/microlet/services/podsync/internal/cri/internal/gateway"
+	"github.com/microlet/microlet/services/podsync/internal/cri/internal/state"
+	"github.com/microlet/microlet/services/podsync/internal/cri/monitor"
+	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/predecessor"
 	"github.com/microlet/microlet/services/podsync/internal/rootdir"
-	"github.com/microlet/microlet/services/podsync/internal/runtime"
-	"github.com/microlet/microlet/services/podsync/internal/runtimemonitor"
-	"github.com/microlet/microlet/services/podsync/internal/runtimestate"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
 
@@ -51,9 +51,9 @@ type Runtime struct {
 	*runtime.Runtime
 	// Driver is the cgroup driver, and State what the runtime said last of itself.
 	Driver *cgroupdriver.Driver
-	State  *runtimestate.State
+	State  *state.State
 	// Containers are those of all pods, by which the gateway decides. Who reports of pods fills them.
-	Containers *containerindex.Index
+	Containers *containers.Index
 	// Children make calls on foreign file systems, as to read a container's termination message.
 	Children *mounter.Pool
 
@@ -66,7 +66,7 @@ type Runtime struct {
 
 // Connect prepares the connections. Close closes them.
 func Connect(ctx context.Context, o Options) (*Runtime, error) {
-	s, index := o.Service, &containerindex.Index{}
+	s, index := o.Service, &containers.Index{}
 	foreign, err := children.New(o.Kubelet.Node.RootDir, s.Metrics, s.Log)
 	if err != nil {
 		return nil, err
@@ -104,7 +104,7 @@ func Connect(ctx context.Context, o Options) (*Runtime, error) {
 	}
 	return &Runtime{
 		Runtime: own, Driver: cgroupdriver.Find(ctx, own, o.Kubelet.Kubelet.CgroupDriver, s.Log),
-		State: runtimestate.New(own, o.Classes), Containers: index, Children: foreign,
+		State: state.New(own, o.Classes), Containers: index, Children: foreign,
 		classes: o.Classes, connections: connections, gateway: shared, log: s.Log,
 		logs: &openlog.Server{
 			Folder: o.Kubelet.Kubelet.PodLogsDir, Path: own.LogPath, Peers: s.Config.Peers(), Log: s.Log,
@@ -121,12 +121,12 @@ func (r *Runtime) Close() {
 }
 
 // Start has s serve the gateway, keep the children, and ask the runtime how it is, of which listeners learn too.
-func (r *Runtime) Start(s *service.Service, listeners ...runtimemonitor.Listener) {
+func (r *Runtime) Start(s *service.Service, listeners ...monitor.Listener) {
 	s.Go("mounter", r.Children.Serve)
 	s.Go("gateway", func(ctx context.Context) error { return r.serve(ctx, s) })
 	s.Go("logs for nodeapi", func(ctx context.Context) error { return r.serveLogs(ctx, s) })
-	all := append([]runtimemonitor.Listener{r.State}, listeners...)
-	s.Go("runtime monitor", runtimemonitor.New(r.Runtime, r.Driver.Name, r.log, all...).Run)
+	all := append([]monitor.Listener{r.State}, listeners...)
+	s.Go("runtime monitor", monitor.New(r.Runtime, r.Driver.Name, r.log, all...).Run)
 }
 
 // serve shares the runtime out, a socket a role.

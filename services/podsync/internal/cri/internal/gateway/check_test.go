@@ -24,7 +24,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/proto/role"
-	"github.com/microlet/microlet/services/podsync/internal/containerindex"
+	"github.com/microlet/microlet/services/podsync/internal/cri/containers"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
@@ -142,7 +142,7 @@ func TestProbesThatPrintMuch(t *testing.T) {
 // a prober would take for the pod's fault.
 func TestUnknownContainersMayStillCome(t *testing.T) {
 	b := newBench(t, anyone)
-	fresh := &containerindex.Index{}
+	fresh := &containers.Index{}
 	b.gateway.opts.Containers = fresh
 	probe := encode(t, &runtimeapi.ExecSyncRequest{ContainerId: b.container, Cmd: []string{"hello"}, Timeout: 1})
 	file := encode(t, &runtimeapi.CheckpointContainerRequest{

@@ -1,4 +1,4 @@
-// Package fallbackrelist lists the runtime for podsync while pleg does not.
+// Package relist lists the runtime for podsync while pleg does not.
 //
 // If pleg is silent, hangs or is down, if its relists fail, or if the bus between them is down, this loop lists the
 // runtime every 5 s and wakes the workers of pods that have changed. So podsync notices an exit within the silence
@@ -6,7 +6,7 @@
 //
 // A hint that pleg publishes while podsync has no connection to the bus is lost. So the loop also looks once after each
 // connect, whichever side has lost a message.
-package fallbackrelist
+package relist
 
 import (
 	"context"
@@ -20,7 +20,7 @@ import (
 
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/service"
-	"github.com/microlet/microlet/services/podsync/internal/plegwatch"
+	"github.com/microlet/microlet/services/podsync/internal/cri/internal/plegwatch"
 )
 
 // The loop's times.

@@ -1,4 +1,4 @@
-package fallbackrelist
+package relist
 
 import (
 	"context"

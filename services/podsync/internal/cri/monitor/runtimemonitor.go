@@ -1,8 +1,8 @@
-// Package runtimemonitor publishes the state of the container runtime.
+// Package monitor publishes the state of the container runtime.
 //
 // It calls CRI Status and Version every 5 s, as the kubelet does, and puts NODE/runtime on change. A runtime that
 // hangs or is down is reported within the deadline of a call and blocks only this loop.
-package runtimemonitor
+package monitor
 
 import (
 	"context"

@@ -15,7 +15,7 @@ import (
 
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/podsync/internal/cgroups"
-	"github.com/microlet/microlet/services/podsync/internal/runtime"
+	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
 )
 
 const timeout = 2 * time.Second

@@ -1,9 +1,9 @@
-// Package runtimestate keeps the last reported state of the container runtime.
+// Package state keeps the last reported state of the container runtime.
 //
 // It gets the monitor's results, and asks the runtime itself where a pod cannot wait for the next one. It says
 // whether pods have a network and what the runtime supports. A failed query changes nothing. What the runtime never
 // reported counts as neither broken nor supported.
-package runtimestate
+package state
 
 import (
 	"context"

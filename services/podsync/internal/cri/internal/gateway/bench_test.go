@@ -23,7 +23,7 @@ import (
 	"github.com/microlet/microlet/services/internal/crilist"
 	"github.com/microlet/microlet/services/internal/testing/fake"
 	"github.com/microlet/microlet/services/internal/unixgrpc"
-	"github.com/microlet/microlet/services/podsync/internal/containerindex"
+	"github.com/microlet/microlet/services/podsync/internal/cri/containers"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
@@ -40,7 +40,7 @@ type bench struct {
 	// container runs, with the label app=web. Its pod declares the exec probe "hello", of 5 s.
 	container   string
 	gateway     *Gateway
-	index       *containerindex.Index
+	index       *containers.Index
 	checkpoints string
 	passed      *passedOn
 	pods        []string // the UIDs that podsync knows
@@ -92,7 +92,7 @@ func newBench(t *testing.T, roles func(int) []role.Role) *bench {
 	b.stop = stopRuntime
 	b.direct = dial(t, filepath.Join(dir, "runtime.sock"))
 	b.passed, b.index, b.checkpoints = &passedOn{ClientConnInterface: b.direct, requests: map[string][][]byte{}},
-		&containerindex.Index{}, filepath.Join(dir, "checkpoints")
+		&containers.Index{}, filepath.Join(dir, "checkpoints")
 	if err := os.Mkdir(b.checkpoints, 0o700); err != nil {
 		t.Fatal(err)
 	}

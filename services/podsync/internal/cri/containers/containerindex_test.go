@@ -1,4 +1,4 @@
-package containerindex
+package containers
 
 import (
 	"testing"

@@ -17,7 +17,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/services/internal/testing/fake"
-	"github.com/microlet/microlet/services/podsync/internal/calllimit"
+	"github.com/microlet/microlet/services/podsync/internal/cri/internal/calllimit"
 )
 
 func TestErrorsTellTheStep(t *testing.T) {

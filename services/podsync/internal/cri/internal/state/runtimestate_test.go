@@ -1,4 +1,4 @@
-package runtimestate
+package state
 
 import (
 	"context"
