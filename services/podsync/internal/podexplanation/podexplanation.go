@@ -19,7 +19,7 @@ import (
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
-	"github.com/microlet/microlet/services/podsync/internal/proberesults"
+	"github.com/microlet/microlet/services/podsync/internal/probes/results"
 	"github.com/microlet/microlet/services/podsync/internal/source"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
@@ -42,7 +42,7 @@ type Statuses interface {
 
 // Probes know what the prober said of a pod's containers.
 type Probes interface {
-	Of(uid types.UID) proberesults.Results
+	Of(uid types.UID) results.Results
 }
 
 // Pulls know which pulls have to wait; see image.Puller.

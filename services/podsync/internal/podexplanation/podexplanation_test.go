@@ -16,7 +16,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
-	"github.com/microlet/microlet/services/podsync/internal/proberesults"
+	"github.com/microlet/microlet/services/podsync/internal/probes/results"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
 
@@ -27,7 +27,7 @@ type node struct {
 	standings, held []worker.Standing
 	unsynced        []podsyncv1.PodSource
 	statuses        map[types.UID]v1.PodStatus
-	results         proberesults.Results
+	results         results.Results
 	backOff         map[string]time.Time
 	judged          admission.Result
 }
@@ -35,7 +35,7 @@ type node struct {
 func (n *node) Standings() []worker.Standing                        { return n.standings }
 func (n *node) Held(context.Context) ([]worker.Standing, error)     { return n.held, nil }
 func (n *node) Unsynced() []podsyncv1.PodSource                     { return n.unsynced }
-func (n *node) Of(types.UID) proberesults.Results                   { return n.results }
+func (n *node) Of(types.UID) results.Results                        { return n.results }
 func (n *node) Judge(context.Context, *v1.Pod) (v admission.Result) { return n.judged }
 func (n *node) Last(uid types.UID) (s v1.PodStatus, reported bool) {
 	s, reported = n.statuses[uid]
@@ -132,7 +132,7 @@ func TestProbesAreThoseOfTheNewestInstance(t *testing.T) {
 			Pod:   podOf("web"),
 			State: &pod.State{Containers: []pod.Container{{ID: "new", Name: "main"}, {ID: "old", Name: "main"}}},
 		}},
-		results: proberesults.Results{
+		results: results.Results{
 			Readiness: map[string]decide.Result{"new": decide.Failure, "old": decide.Success},
 			Liveness:  map[string]decide.Result{"old": decide.Failure},
 		},

@@ -28,7 +28,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pod/trace"
 	"github.com/microlet/microlet/services/podsync/internal/podbus"
-	"github.com/microlet/microlet/services/podsync/internal/proberclient"
+	"github.com/microlet/microlet/services/podsync/internal/probes"
 	"github.com/microlet/microlet/services/podsync/internal/statusmanager"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
@@ -39,7 +39,7 @@ type Options struct {
 	Kubelet  *kubeletconfig.Config
 	Client   kubernetes.Interface
 	Bus      *bus.Client
-	Workers  proberclient.Workers
+	Workers  probes.Workers
 	// Gateway decides by the containers of all pods.
 	Gateway  *containers.Index
 	Capacity machine.Capacity
@@ -61,7 +61,7 @@ type Prober interface {
 type Reports struct {
 	// Mirrors bring statuses to the API, and Probing the prober's results to the workers.
 	Mirrors *mirror.Manager
-	Probing *proberclient.Probing
+	Probing *probes.Probing
 	// Traces are those of the pods; nil is none.
 	Traces *trace.Traces
 
@@ -72,7 +72,7 @@ type Reports struct {
 
 // New returns reports that send nothing before Start.
 func New(o Options) (*Reports, error) {
-	r := &Reports{Probing: proberclient.New(o.Bus, o.Workers, o.Log, o.Metrics), Traces: trace.New(o.Tracer)}
+	r := &Reports{Probing: probes.New(o.Bus, o.Workers, o.Log, o.Metrics), Traces: trace.New(o.Tracer)}
 	if r.Traces != nil {
 		o.Events.InTraces(func(uid types.UID) string { return r.Traces.Of(uid).String() })
 	}

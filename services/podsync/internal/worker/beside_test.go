@@ -14,7 +14,7 @@ import (
 	"github.com/microlet/microlet/services/internal/testing/fake"
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 	"github.com/microlet/microlet/services/podsync/internal/pod/status"
-	"github.com/microlet/microlet/services/podsync/internal/proberesults"
+	"github.com/microlet/microlet/services/podsync/internal/probes/results"
 )
 
 // probes are what a prober says of containers, by their IDs.
@@ -23,10 +23,10 @@ type probes struct {
 	readiness, liveness map[string]decide.Result
 }
 
-func (s *probes) Of(types.UID) proberesults.Results {
+func (s *probes) Of(types.UID) results.Results {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return proberesults.Results{
+	return results.Results{
 		Readiness: maps.Clone(s.readiness), Liveness: maps.Clone(s.liveness), Startup: map[string]decide.Result{},
 	}
 }

@@ -20,7 +20,7 @@ import (
 	podstatus "github.com/microlet/microlet/services/podsync/internal/pod/status"
 	"github.com/microlet/microlet/services/podsync/internal/pod/trace"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
-	"github.com/microlet/microlet/services/podsync/internal/proberesults"
+	"github.com/microlet/microlet/services/podsync/internal/probes/results"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 )
 
@@ -172,7 +172,7 @@ type ContainerAdmission interface {
 // Probes knows what the prober found.
 type Probes interface {
 	// Of returns what the prober said of a pod's containers.
-	Of(uid types.UID) proberesults.Results
+	Of(uid types.UID) results.Results
 }
 
 // HostIPs are the node's addresses, the primary one first.

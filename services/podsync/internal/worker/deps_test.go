@@ -10,7 +10,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
-	"github.com/microlet/microlet/services/podsync/internal/proberesults"
+	"github.com/microlet/microlet/services/podsync/internal/probes/results"
 )
 
 // runtimeState is a runtime with a problem of its network, or none.
@@ -61,8 +61,8 @@ func (j *judge) CheckCreated(_ *v1.Pod, c *v1.Container, _ *Image) runtime.Check
 // unprobed are pods of which the prober said nothing.
 type unprobed struct{}
 
-func (unprobed) Of(types.UID) proberesults.Results {
-	return proberesults.Results{
+func (unprobed) Of(types.UID) results.Results {
+	return results.Results{
 		Readiness: map[string]decide.Result{},
 		Liveness:  map[string]decide.Result{},
 		Startup:   map[string]decide.Result{},

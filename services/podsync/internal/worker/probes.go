@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
-	"github.com/microlet/microlet/services/podsync/internal/proberesults"
+	"github.com/microlet/microlet/services/podsync/internal/probes/results"
 )
 
 // Probed has a pod's worker act upon a probe's result.
@@ -21,7 +21,7 @@ func (s *Workers) Probed(uid types.UID) {
 
 // probeResults are what the prober said of the pod's containers. A sidecar of which the API says that it
 // has started keeps that when the prober's word is lost: the pod's start must not wait for it again.
-func (w *worker) probeResults(p *v1.Pod) proberesults.Results {
+func (w *worker) probeResults(p *v1.Pod) results.Results {
 	v := w.deps.Probes.Of(w.uid)
 	statuses := p.Status.InitContainerStatuses
 	if last, ok := w.deps.Mirrors.Last(w.uid); ok {

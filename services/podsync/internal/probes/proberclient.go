@@ -1,8 +1,8 @@
-// Package proberclient is podsync's side of the prober: it assigns pods with probes to replicas, which return results.
+// Package probes is podsync's side of the prober: it assigns pods with probes to replicas, which return results.
 //
 // A changed result wakes the worker of the pod. A result counts only if it is from the replica that the pod is
 // assigned to.
-package proberclient
+package probes
 
 import (
 	"context"
@@ -18,8 +18,8 @@ import (
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/bus"
-	"github.com/microlet/microlet/services/podsync/internal/assignment"
-	"github.com/microlet/microlet/services/podsync/internal/proberesults"
+	"github.com/microlet/microlet/services/podsync/internal/probes/internal/assignment"
+	"github.com/microlet/microlet/services/podsync/internal/probes/results"
 )
 
 // Workers are woken by results; see worker.Workers.
@@ -30,7 +30,7 @@ type Workers interface {
 // Probing is the node's.
 type Probing struct {
 	assigner *assignment.Assigner
-	results  *proberesults.Store
+	results  *results.Store
 }
 
 // New follows the prober on the bus.
@@ -48,7 +48,7 @@ func New(b *bus.Client, workers Workers, log *slog.Logger, metrics prometheus.Re
 		Changed: func(uid types.UID) { p.results.Assigned(uid) },
 		Log:     log, Metrics: metrics,
 	})
-	p.results = proberesults.New(proberesults.Options{
+	p.results = results.New(results.Options{
 		Results: bus.Watch[proberv1.ProbeResult](b, subject.ProbeResults, ">",
 			func(key string) { p.results.Changed(key) }),
 		Assigned: p.assigner.Of,
@@ -79,7 +79,7 @@ func (p *Probing) Forget(uid types.UID) {
 func (p *Probing) Complete() { p.assigner.Complete() }
 
 // Of implements worker.Probes.
-func (p *Probing) Of(uid types.UID) proberesults.Results { return p.results.Of(uid) }
+func (p *Probing) Of(uid types.UID) results.Results { return p.results.Of(uid) }
 
 // Run assigns until ctx ends.
 func (p *Probing) Run(ctx context.Context) error { return p.assigner.Run(ctx) }

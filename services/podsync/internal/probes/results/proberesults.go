@@ -1,4 +1,4 @@
-package proberesults
+package results
 
 import (
 	"sync"
