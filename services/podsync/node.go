@@ -15,9 +15,9 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/housekeeping"
 	"github.com/microlet/microlet/services/podsync/internal/nodeclient"
 	"github.com/microlet/microlet/services/podsync/internal/podadmission"
-	"github.com/microlet/microlet/services/podsync/internal/podreports"
 	"github.com/microlet/microlet/services/podsync/internal/podsetup"
 	"github.com/microlet/microlet/services/podsync/internal/podsources"
+	"github.com/microlet/microlet/services/podsync/internal/status"
 	"github.com/microlet/microlet/services/podsync/internal/thisnode"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
@@ -76,7 +76,7 @@ func newEnvironment(ctx context.Context, s *service.Service, cfg *Config) (*envi
 	}, nil
 }
 
-func (env *environment) start(s *service.Service, reports *podreports.Reports) {
+func (env *environment) start(s *service.Service, reports *status.Reports) {
 	s.Go("events", env.events.Run)
 	env.client.Start(s, env.node.Object.Node)
 	env.cluster.Start(s)
@@ -86,7 +86,7 @@ func (env *environment) start(s *service.Service, reports *podreports.Reports) {
 
 // podWork is what podsync does for pods, from their sources to what is left of them.
 type podWork struct {
-	reports      *podreports.Reports
+	reports      *status.Reports
 	shutdown     *gracefulshutdown.Shutdown // nil: the node ends at once
 	sources      *podsources.Sources
 	resources    *podsetup.Resources
@@ -99,7 +99,7 @@ type podWork struct {
 
 func newPodWork(ctx context.Context, s *service.Service, cfg *Config, env *environment) (*podWork, error) {
 	k := cfg.Kubelet
-	reports, err := podreports.New(podreports.Options{
+	reports, err := status.New(status.Options{
 		NodeName: env.name, Kubelet: k, Client: env.client, Bus: s.Bus, Workers: env.workers,
 		Gateway: env.runtime.Containers, Capacity: env.node.Capacity, Events: env.events, Tracer: s.Tracer,
 		Log: s.Log, Metrics: s.Metrics,
@@ -199,7 +199,7 @@ func limits(k *kubeletconfig.Config) worker.Limits {
 }
 
 // progress tells the service's watchdog and the other services how far the dispatcher has come.
-func progress(s *service.Service, reports *podreports.Reports) worker.Progress {
+func progress(s *service.Service, reports *status.Reports) worker.Progress {
 	started := sync.OnceFunc(func() { s.Started("waiting for pod sources") })
 	return worker.Progress{
 		Turn: func() {

@@ -12,9 +12,9 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/podadmission"
 	"github.com/microlet/microlet/services/podsync/internal/podeviction"
 	"github.com/microlet/microlet/services/podsync/internal/podexplanation"
-	"github.com/microlet/microlet/services/podsync/internal/podreports"
 	"github.com/microlet/microlet/services/podsync/internal/podsetup"
 	"github.com/microlet/microlet/services/podsync/internal/podsources"
+	"github.com/microlet/microlet/services/podsync/internal/status"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
 
@@ -29,7 +29,7 @@ type Options struct {
 	Dispatcher   *worker.Dispatcher
 	Workers      *worker.Workers
 	Resources    *podsetup.Resources
-	Reports      *podreports.Reports
+	Reports      *status.Reports
 	Housekeeping *housekeeping.Housekeeping
 	Events       record.EventRecorder
 	Log          *slog.Logger

@@ -1,4 +1,4 @@
-package podbus
+package publisher
 
 import (
 	"log/slog"

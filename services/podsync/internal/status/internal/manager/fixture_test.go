@@ -1,4 +1,4 @@
-package statusmanager
+package manager
 
 import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"

@@ -1,9 +1,9 @@
-// Package podreports distributes what podsync learns about pods.
+// Package status distributes what podsync learns about pods.
 //
 // Pod status goes to the API, entries go to the bus, pods with probes go to the prober, and container IDs go to the
 // CRI gateway. The gateway learns of a container first, because another service may ask for it as soon as the bus
 // shows it. A bucket is complete only after every entry was put.
-package podreports
+package status
 
 import (
 	"log/slog"
@@ -27,9 +27,9 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/mirror"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pod/trace"
-	"github.com/microlet/microlet/services/podsync/internal/podbus"
 	"github.com/microlet/microlet/services/podsync/internal/probes"
-	"github.com/microlet/microlet/services/podsync/internal/statusmanager"
+	"github.com/microlet/microlet/services/podsync/internal/status/internal/manager"
+	"github.com/microlet/microlet/services/podsync/internal/status/internal/publisher"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
 
@@ -65,7 +65,7 @@ type Reports struct {
 	// Traces are those of the pods; nil is none.
 	Traces *trace.Traces
 
-	statuses *statusmanager.Manager // nil without an apiserver
+	statuses *manager.Manager // nil without an apiserver
 	pods     podReporter
 	node     nodeKeys
 }
@@ -76,15 +76,15 @@ func New(o Options) (*Reports, error) {
 	if r.Traces != nil {
 		o.Events.InTraces(func(uid types.UID) string { return r.Traces.Of(uid).String() })
 	}
-	bus := podbus.New(o.Bus.Own(subject.Pods), o.Bus.Own(subject.PodStatus), o.Bus.Own(subject.Node), r.Traces,
+	bus := publisher.New(o.Bus.Own(subject.Pods), o.Bus.Own(subject.PodStatus), o.Bus.Own(subject.Node), r.Traces,
 		o.Log)
 	r.pods = podReporter{gateway: o.Gateway, bus: bus, prober: r.Probing, traces: r.Traces}
 	r.node = nodeKeys{bus: bus, capacity: o.Capacity}
 	mirrors := mirror.Options{NodeName: o.NodeName, Log: o.Log, Metrics: o.Metrics}
 	if !o.Kubelet.Standalone() {
 		var err error
-		r.statuses, err = statusmanager.New(statusmanager.Options{
-			Client: statusmanager.NewClient(o.Client), Traces: r.Traces,
+		r.statuses, err = manager.New(manager.Options{
+			Client: manager.NewClient(o.Client), Traces: r.Traces,
 			Log: o.Log, Metrics: o.Metrics,
 		})
 		if err != nil {
@@ -131,7 +131,7 @@ func (r *Reports) Reported() { r.pods.reported() }
 // podReporter pass on what workers report of pods. The CRI gateway comes first.
 type podReporter struct {
 	gateway *containers.Index
-	bus     *podbus.Publisher
+	bus     *publisher.Publisher
 	prober  Prober
 	traces  *trace.Traces
 }
@@ -169,7 +169,7 @@ func (o *podReporter) reported() {
 
 // nodeKeys are podsync's keys of NODE: the runtime's state, and with the first one all the others.
 type nodeKeys struct {
-	bus      *podbus.Publisher
+	bus      *publisher.Publisher
 	capacity machine.Capacity
 	once     sync.Once
 }

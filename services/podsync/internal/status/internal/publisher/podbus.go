@@ -1,8 +1,8 @@
-// Package podbus writes PODS, POD_STATUS and podsync's keys of NODE to the bus.
+// Package publisher writes PODS, POD_STATUS and podsync's keys of NODE to the bus.
 //
 // It puts an entry only on change, and never waits for the bus. Package bus repeats a put that failed when the bus
 // is back.
-package podbus
+package publisher
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package statusmanager
+package manager
 
 import (
 	"slices"

@@ -1,4 +1,4 @@
-package podreports
+package status
 
 import (
 	"log/slog"
@@ -14,7 +14,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/cri/containers"
 	"github.com/microlet/microlet/services/podsync/internal/machine"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
-	"github.com/microlet/microlet/services/podsync/internal/podbus"
+	"github.com/microlet/microlet/services/podsync/internal/status/internal/publisher"
 )
 
 // diary is written by all that are called, in the order of the calls.
@@ -50,9 +50,9 @@ func (p prober) Set(api *v1.Pod)      { p.write("prober sets " + string(api.UID)
 func (p prober) Forget(uid types.UID) { p.write("prober forgets " + string(uid)) }
 func (p prober) Complete()            { p.write("prober is complete") }
 
-func newDiary() (*diary, *podbus.Publisher) {
+func newDiary() (*diary, *publisher.Publisher) {
 	d := &diary{gateway: &containers.Index{}}
-	return d, podbus.New(bucket{d, "pods"}, bucket{d, "statuses"}, bucket{d, "node"}, nil,
+	return d, publisher.New(bucket{d, "pods"}, bucket{d, "statuses"}, bucket{d, "node"}, nil,
 		slog.New(slog.DiscardHandler))
 }
 
