@@ -16,7 +16,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/nodeclient"
 	"github.com/microlet/microlet/services/podsync/internal/podadmission"
 	"github.com/microlet/microlet/services/podsync/internal/podsetup"
-	"github.com/microlet/microlet/services/podsync/internal/podsources"
+	podsources "github.com/microlet/microlet/services/podsync/internal/sources"
 	"github.com/microlet/microlet/services/podsync/internal/status"
 	"github.com/microlet/microlet/services/podsync/internal/thisnode"
 	"github.com/microlet/microlet/services/podsync/internal/worker"

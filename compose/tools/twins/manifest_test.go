@@ -9,7 +9,7 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/config"
 	"sigs.k8s.io/yaml"
 
-	"github.com/microlet/microlet/services/podsync/internal/manifest"
+	"github.com/microlet/microlet/services/podsync/internal/sources/manifest"
 )
 
 // manifestFile is a manifest, and where it lies.

@@ -2,10 +2,10 @@
 //
 // Its first argument is a folder of manifests, and its second is the file to write. The kubelet's own file source
 // reads the manifests from /tmp/kubelet-manifests on a node named node-a, because both are part of the UIDs. The
-// tests of services/podsync/internal/manifest compare microlet with the result. For another version of the kubelet,
+// tests of services/podsync/internal/sources/manifest compare microlet with the result. For another version of the kubelet,
 // change go.mod and run
 //
-//	GOWORK=off go run ./manifests ../../../services/podsync/internal/manifest/testdata/manifests ../../../services/podsync/internal/manifest/testdata/kubelet.json
+//	GOWORK=off go run ./manifests ../../../services/podsync/internal/sources/manifest/testdata/manifests ../../../services/podsync/internal/sources/manifest/testdata/kubelet.json
 //
 // The command adds one manifest: a Pod in which every field except times is set. Only its hash is written. It proves
 // that the hash of any manifest can be computed from the public types.

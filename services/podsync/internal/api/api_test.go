@@ -15,7 +15,7 @@ import (
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/service"
-	"github.com/microlet/microlet/services/podsync/internal/source"
+	"github.com/microlet/microlet/services/podsync/internal/sources"
 )
 
 // woken writes down who was woken.
@@ -84,8 +84,8 @@ func TestHealthIsTheDispatchersPulse(t *testing.T) {
 
 func TestWhatFailsHasItsCode(t *testing.T) {
 	for err, want := range map[error]codes.Code{
-		fmt.Errorf("no name: %w", source.ErrInvalid): codes.InvalidArgument, source.ErrNotFound: codes.NotFound,
-		source.ErrConflict:       codes.AlreadyExists,
+		fmt.Errorf("no name: %w", sources.ErrInvalid): codes.InvalidArgument, sources.ErrNotFound: codes.NotFound,
+		sources.ErrConflict:      codes.AlreadyExists,
 		context.DeadlineExceeded: codes.Unavailable, context.Canceled: codes.Unavailable,
 		errors.New("disk full"): codes.Internal,
 	} {

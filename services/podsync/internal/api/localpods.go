@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
-	"github.com/microlet/microlet/services/podsync/internal/source"
+	"github.com/microlet/microlet/services/podsync/internal/sources"
 )
 
 // LocalPods are the pods that root runs here; see source.Local.
@@ -91,11 +91,11 @@ func localPod(p *v1.Pod) *podsyncv1.LocalPod {
 func asStatus(err error) error {
 	code := codes.Internal
 	switch {
-	case errors.Is(err, source.ErrInvalid):
+	case errors.Is(err, sources.ErrInvalid):
 		code = codes.InvalidArgument
-	case errors.Is(err, source.ErrNotFound):
+	case errors.Is(err, sources.ErrNotFound):
 		code = codes.NotFound
-	case errors.Is(err, source.ErrConflict):
+	case errors.Is(err, sources.ErrConflict):
 		code = codes.AlreadyExists
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		code = codes.Unavailable

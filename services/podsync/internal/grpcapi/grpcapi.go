@@ -13,7 +13,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/podeviction"
 	"github.com/microlet/microlet/services/podsync/internal/podexplanation"
 	"github.com/microlet/microlet/services/podsync/internal/podsetup"
-	"github.com/microlet/microlet/services/podsync/internal/podsources"
+	"github.com/microlet/microlet/services/podsync/internal/sources"
 	"github.com/microlet/microlet/services/podsync/internal/status"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
@@ -24,7 +24,7 @@ type Options struct {
 	// Gated are the pod fields that are supported because their feature gate is on.
 	Gated        []string
 	PLEG         api.PLEG
-	Sources      *podsources.Sources
+	Sources      *sources.Sources
 	Admission    *podadmission.Admission
 	Dispatcher   *worker.Dispatcher
 	Workers      *worker.Workers

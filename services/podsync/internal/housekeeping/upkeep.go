@@ -9,7 +9,7 @@ import (
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/logkey"
-	"github.com/microlet/microlet/services/podsync/internal/podsources"
+	"github.com/microlet/microlet/services/podsync/internal/sources"
 )
 
 // upkeepPeriod is how often the shares of the QoS cgroups are compared with the pods, and
@@ -63,7 +63,7 @@ func (u *upkeep) run(ctx context.Context) error {
 		}
 		u.tokens.Collect()
 		if missing := u.sources.Unsynced(); len(missing) > 0 {
-			u.waiting("waiting for pod sources: " + podsources.Names(missing))
+			u.waiting("waiting for pod sources: " + sources.Names(missing))
 			continue
 		}
 		if err := u.cgroups.UpdateQOS(u.pods()); err != nil {

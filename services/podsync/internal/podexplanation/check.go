@@ -9,8 +9,8 @@ import (
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
-	"github.com/microlet/microlet/services/podsync/internal/manifest"
 	"github.com/microlet/microlet/services/podsync/internal/pod/fields"
+	"github.com/microlet/microlet/services/podsync/internal/sources/manifest"
 )
 
 // CheckPod implements podsyncv1.ExplainServiceServer.

@@ -20,7 +20,7 @@ import (
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/probes/results"
-	"github.com/microlet/microlet/services/podsync/internal/source"
+	"github.com/microlet/microlet/services/podsync/internal/sources"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
 
@@ -159,7 +159,7 @@ func (s *server) notFound(namespace, name string, all []worker.Standing) error {
 		}
 	}
 	for _, kind := range s.d.Dispatcher.Unsynced() {
-		unsynced = append(unsynced, source.Name(kind))
+		unsynced = append(unsynced, sources.Name(kind))
 	}
 	switch {
 	case len(elsewhere) > 0:

@@ -23,7 +23,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 	"github.com/microlet/microlet/services/podsync/internal/pod/labels"
-	"github.com/microlet/microlet/services/podsync/internal/source"
+	"github.com/microlet/microlet/services/podsync/internal/sources"
 )
 
 // defaultGrace is that of a container that does not say.
@@ -111,7 +111,7 @@ func (e *Ender) end(ctx context.Context, state *pod.State) error {
 func static(state *pod.State) bool {
 	for i := range state.Sandboxes {
 		if from := state.Sandboxes[i].Annotations[podutil.ConfigSourceAnnotation]; from != "" &&
-			from != source.Name(podsyncv1.PodSource_POD_SOURCE_API) {
+			from != sources.Name(podsyncv1.PodSource_POD_SOURCE_API) {
 			return true
 		}
 	}

@@ -1,4 +1,4 @@
-package source
+package sources
 
 import (
 	"log/slog"
@@ -11,7 +11,7 @@ import (
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/podutil"
-	"github.com/microlet/microlet/services/podsync/internal/manifest"
+	"github.com/microlet/microlet/services/podsync/internal/sources/manifest"
 )
 
 // calls writes down what a source calls.

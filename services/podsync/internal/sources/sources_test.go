@@ -1,4 +1,4 @@
-package podsources
+package sources
 
 import (
 	"log/slog"
@@ -14,13 +14,13 @@ import (
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
-	"github.com/microlet/microlet/services/podsync/internal/mirror"
+	"github.com/microlet/microlet/services/podsync/internal/sources/mirror"
 )
 
 const (
 	api   = podsyncv1.PodSource_POD_SOURCE_API
 	file  = podsyncv1.PodSource_POD_SOURCE_FILE
-	http  = podsyncv1.PodSource_POD_SOURCE_HTTP
+	web   = podsyncv1.PodSource_POD_SOURCE_HTTP
 	local = podsyncv1.PodSource_POD_SOURCE_LOCAL
 )
 
@@ -32,7 +32,7 @@ func TestTheConfigurationNamesTheSources(t *testing.T) {
 	}{
 		{want: []podsyncv1.PodSource{local}, names: "local"},
 		{kubeconfig: "k", want: []podsyncv1.PodSource{api, local}, names: "api, local"},
-		{kubeconfig: "k", path: "/manifests", url: "http://192.0.2.1", want: []podsyncv1.PodSource{api, file, http, local},
+		{kubeconfig: "k", path: "/manifests", url: "http://192.0.2.1", want: []podsyncv1.PodSource{api, file, web, local},
 			names: "api, file, http, local"},
 	} {
 		k := &kubeletconfig.Config{}

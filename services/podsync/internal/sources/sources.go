@@ -1,8 +1,8 @@
-// Package podsources connects the sources of pods that the configuration names to the dispatcher.
+// Package sources connects the sources of pods that the configuration names to the dispatcher.
 //
 // The sources are the API server, a folder of manifests, a URL, and the pods of "microlet run-pod". The mirrors learn
 // of a static pod before the dispatcher does, so a worker never reports a pod without a mirror.
-package podsources
+package sources
 
 import (
 	"context"
@@ -18,9 +18,8 @@ import (
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
-	"github.com/microlet/microlet/services/podsync/internal/mirror"
 	"github.com/microlet/microlet/services/podsync/internal/rootdir"
-	"github.com/microlet/microlet/services/podsync/internal/source"
+	"github.com/microlet/microlet/services/podsync/internal/sources/mirror"
 )
 
 // Options of Sources.
@@ -37,7 +36,7 @@ type Options struct {
 // Sources are those of this node.
 type Sources struct {
 	// Local has the pods that root runs here.
-	Local *source.Local
+	Local *Local
 
 	all     []podSource
 	mirrors *mirror.Manager
@@ -46,21 +45,21 @@ type Sources struct {
 // podSource is one source of pods.
 type podSource struct {
 	kind podsyncv1.PodSource
-	run  func(ctx context.Context, sink source.Sink) error
+	run  func(ctx context.Context, sink Sink) error
 }
 
 // New makes the sources that the configuration names.
 func New(o Options) (*Sources, error) {
-	metrics, err := source.NewMetrics(o.Metrics)
+	metrics, err := NewMetrics(o.Metrics)
 	if err != nil {
 		return nil, err
 	}
 	s, k := &Sources{mirrors: o.Mirrors}, &o.Kubelet.Kubelet
 	if !o.Kubelet.Standalone() {
-		s.add(podsyncv1.PodSource_POD_SOURCE_API, source.NewAPIServer(o.Client, o.NodeName, o.Mirrors, o.Log).Run)
+		s.add(podsyncv1.PodSource_POD_SOURCE_API, NewAPIServer(o.Client, o.NodeName, o.Mirrors, o.Log).Run)
 	}
 	if k.StaticPodPath != "" {
-		s.add(podsyncv1.PodSource_POD_SOURCE_FILE, source.NewFile(source.FileOptions{
+		s.add(podsyncv1.PodSource_POD_SOURCE_FILE, NewFile(FileOptions{
 			Path:     k.StaticPodPath,
 			Period:   k.FileCheckFrequency.Duration,
 			NodeName: o.NodeName,
@@ -69,7 +68,7 @@ func New(o Options) (*Sources, error) {
 		}).Run)
 	}
 	if k.StaticPodURL != "" {
-		s.add(podsyncv1.PodSource_POD_SOURCE_HTTP, source.NewURL(source.URLOptions{
+		s.add(podsyncv1.PodSource_POD_SOURCE_HTTP, NewURL(URLOptions{
 			URL:      k.StaticPodURL,
 			Header:   k.StaticPodURLHeader,
 			Period:   k.HTTPCheckFrequency.Duration,
@@ -79,14 +78,14 @@ func New(o Options) (*Sources, error) {
 			Metrics:  metrics,
 		}).Run)
 	}
-	s.Local = source.NewLocal(source.LocalOptions{
+	s.Local = NewLocal(LocalOptions{
 		Dir: rootdir.Dir(o.Kubelet.Node.RootDir).LocalPods(), NodeName: o.NodeName, Taken: o.Mirrors.Source, Log: o.Log,
 	})
 	s.add(podsyncv1.PodSource_POD_SOURCE_LOCAL, s.Local.Run)
 	return s, nil
 }
 
-func (s *Sources) add(kind podsyncv1.PodSource, run func(context.Context, source.Sink) error) {
+func (s *Sources) add(kind podsyncv1.PodSource, run func(context.Context, Sink) error) {
 	s.all = append(s.all, podSource{kind, run})
 }
 
@@ -101,9 +100,9 @@ func (s *Sources) Kinds() []podsyncv1.PodSource {
 
 // Start runs the sources as tasks of the service. They report to the dispatcher. Sources of static pods also report to
 // the mirrors.
-func (s *Sources) Start(on *service.Service, dispatcher source.Sink) {
+func (s *Sources) Start(on *service.Service, dispatcher Sink) {
 	for _, one := range s.all {
-		on.Go("source "+source.Name(one.kind), func(ctx context.Context) error {
+		on.Go("source "+Name(one.kind), func(ctx context.Context) error {
 			return one.run(ctx, sink{dispatcher, s.mirrors})
 		})
 	}
@@ -113,7 +112,7 @@ func (s *Sources) Start(on *service.Service, dispatcher source.Sink) {
 func Names(kinds []podsyncv1.PodSource) string {
 	names := make([]string, len(kinds))
 	for i, kind := range kinds {
-		names[i] = source.Name(kind)
+		names[i] = Name(kind)
 	}
 	return strings.Join(names, ", ")
 }
@@ -123,13 +122,13 @@ type wanter interface{ Want(p *v1.Pod) }
 
 // sink is where sources deliver.
 type sink struct {
-	dispatcher source.Sink
+	dispatcher Sink
 	mirrors    wanter
 }
 
 // SetPod implements source.Sink.
 func (s sink) SetPod(p *v1.Pod, from podsyncv1.PodSource) {
-	if source.Static(from) {
+	if Static(from) {
 		s.mirrors.Want(p)
 	}
 	s.dispatcher.SetPod(p, from)

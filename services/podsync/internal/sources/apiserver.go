@@ -1,4 +1,4 @@
-package source
+package sources
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/podutil"
-	"github.com/microlet/microlet/services/podsync/internal/manifest"
+	"github.com/microlet/microlet/services/podsync/internal/sources/manifest"
 )
 
 // Mirrors receives the mirror pods of static pods, which are nobody's to run. Its methods must not block.

@@ -1,4 +1,4 @@
-package source
+package sources
 
 import (
 	"bytes"
@@ -15,7 +15,7 @@ import (
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/logkey"
-	"github.com/microlet/microlet/services/podsync/internal/manifest"
+	"github.com/microlet/microlet/services/podsync/internal/sources/manifest"
 )
 
 // urlTimeout bounds one request, as the kubelet's.

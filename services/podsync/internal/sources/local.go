@@ -1,4 +1,4 @@
-package source
+package sources
 
 import (
 	"context"
@@ -22,7 +22,7 @@ import (
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/atomicfile"
 	"github.com/microlet/microlet/services/internal/logkey"
-	"github.com/microlet/microlet/services/podsync/internal/manifest"
+	"github.com/microlet/microlet/services/podsync/internal/sources/manifest"
 )
 
 // What can be wrong with a request to a Local.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/podsync/internal/cluster/poddeletion"
-	"github.com/microlet/microlet/services/podsync/internal/manifest"
+	"github.com/microlet/microlet/services/podsync/internal/sources/manifest"
 )
 
 // workers is how many mirrors are made or deleted at one time.

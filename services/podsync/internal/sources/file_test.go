@@ -1,4 +1,4 @@
-package source
+package sources
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/podutil"
-	"github.com/microlet/microlet/services/podsync/internal/manifest"
+	"github.com/microlet/microlet/services/podsync/internal/sources/manifest"
 )
 
 func metrics(t *testing.T) *Metrics {

@@ -1,4 +1,4 @@
-// Package source delivers the pods that this node should run.
+// Package sources delivers the pods that this node should run.
 //
 // A source delivers the newest version of each pod to a Sink once, and says when it has delivered its full list. Before
 // that, a missing pod means nothing. The sources are the API server, a folder or file of manifests, a URL, and
@@ -7,7 +7,7 @@
 // A source refuses a pod whose UID cannot be a key of the bus, with an error that names the pod. A source that
 // cannot be read removes no pod. A broken manifest does not affect others. As under the kubelet, its own pod ends
 // when a relist finds the manifest broken, not while somebody is still writing it.
-package source
+package sources
 
 import (
 	"errors"
@@ -23,7 +23,7 @@ import (
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/logkey"
-	"github.com/microlet/microlet/services/podsync/internal/manifest"
+	"github.com/microlet/microlet/services/podsync/internal/sources/manifest"
 )
 
 // Sink receives what sources want. Its methods may be called by several sources at a time and must not block.
