@@ -11,7 +11,7 @@ import (
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
-	"github.com/microlet/microlet/services/podsync/internal/podsetup"
+	"github.com/microlet/microlet/services/podsync/internal/images"
 )
 
 // Config is podsync's configuration.
@@ -66,6 +66,6 @@ func (c *Config) Validate() error {
 			errors.New("containerRuntimeEndpoint is empty: name the runtime's socket, such as "+
 				"unix:///run/containerd/containerd.sock"))
 	}
-	errs = append(errs, podsetup.Check(c.Kubelet))
+	errs = append(errs, images.Check(c.Kubelet))
 	return errors.Join(errs...)
 }

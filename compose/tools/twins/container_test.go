@@ -254,7 +254,7 @@ func ourContainer(in contained) configured {
 		Services: objects.NewServices(serviceList{}, func() bool { return true }),
 	}
 	must(b.Prepare(in.Pod))
-	uid, user := podconfig.ImageUser(in.Image)
+	uid, user := images.User(in.Image)
 	config, err := b.Container(context.Background(), in.Pod, specOf(&in.Pod.Spec, in.Name), podconfig.ContainerInput{
 		RestartCount: in.Restarts, ImageRef: "sha256:1", ImageUID: uid, ImageUser: user,
 		PodIPs: status.SortIPs(in.PodIPs, in.NodeIPs[0]), TargetID: in.Target, Volumes: in.Volumes,

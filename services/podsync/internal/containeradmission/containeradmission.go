@@ -14,7 +14,7 @@ import (
 
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
-	"github.com/microlet/microlet/services/podsync/internal/worker"
+	"github.com/microlet/microlet/services/podsync/internal/images"
 )
 
 // Runtime answers for the container runtime.
@@ -29,19 +29,17 @@ type Judge struct {
 	runtime Runtime
 }
 
-var _ worker.ContainerAdmission = Judge{}
-
 // New returns a Judge.
 func New(helpers admission.Helpers, runtime Runtime) Judge { return Judge{helpers, runtime} }
 
-// AdmitImage implements worker.ContainerAdmission. It judges a container before it is created.
-func (j Judge) AdmitImage(p *v1.Pod, of *v1.Container, image *worker.Image) admission.Result {
+// AdmitImage judges a container before it is created.
+func (j Judge) AdmitImage(p *v1.Pod, of *v1.Container, image *images.Image) admission.Result {
 	return j.Helpers.AdmitImage(p, of, image.UID)
 }
 
-// CheckCreated implements worker.ContainerAdmission. It returns what judges a container after it was created, by
+// CheckCreated returns what judges a container after it was created, by
 // the runtime's word: only it knows what the image's own lists make of a name, and which groups they give.
-func (j Judge) CheckCreated(p *v1.Pod, of *v1.Container, image *worker.Image) runtime.Check {
+func (j Judge) CheckCreated(p *v1.Pod, of *v1.Container, image *images.Image) runtime.Check {
 	return func(ctx context.Context, id string) error {
 		user, err := j.runtime.User(ctx, id)
 		switch {

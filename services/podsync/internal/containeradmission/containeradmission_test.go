@@ -11,7 +11,7 @@ import (
 
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
-	"github.com/microlet/microlet/services/podsync/internal/worker"
+	"github.com/microlet/microlet/services/podsync/internal/images"
 )
 
 // answer is the runtime's.
@@ -38,13 +38,13 @@ func TestUsersOfContainers(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		pod   *v1.Pod
-		image worker.Image
+		image images.Image
 		user  *runtimeapi.LinuxContainerUser
 		err   error
 		want  string // part of the refusal; empty starts
 	}{
-		{name: "an ordinary user", pod: host, image: worker.Image{User: "app"}, user: user(1000, 1000)},
-		{name: "a name that is the prober's user", pod: host, image: worker.Image{User: "app"}, user: user(47104, 0),
+		{name: "an ordinary user", pod: host, image: images.Image{User: "app"}, user: user(1000, 1000)},
+		{name: "a name that is the prober's user", pod: host, image: images.Image{User: "app"}, user: user(47104, 0),
 			want: "user 47104"},
 		{name: "nodestatus's user in a pod of its own", pod: alone, user: user(47103, 0), want: "user 47103"},
 		{name: "the logs' group in a pod of its own", pod: alone, user: user(1000, 1000, 47109), want: "group 47109"},
@@ -53,10 +53,10 @@ func TestUsersOfContainers(t *testing.T) {
 		{name: "the user's group", pod: host, user: user(1000, 47100), want: "group 47100"},
 		{name: "a group of the image's list, beside the pod's own user", pod: numbered, user: user(1000, 1000, 1, 47109),
 			want: "group 47109"},
-		{name: "a name of which the runtime says nothing", pod: host, image: worker.Image{User: "app"},
+		{name: "a name of which the runtime says nothing", pod: host, image: images.Image{User: "app"},
 			want: "set runAsUser"},
-		{name: "a number of which the runtime says nothing", pod: host, image: worker.Image{UID: new(int64(1000))}},
-		{name: "a name that the pod's number replaces", pod: numbered, image: worker.Image{User: "app"}},
+		{name: "a number of which the runtime says nothing", pod: host, image: images.Image{UID: new(int64(1000))}},
+		{name: "a name that the pod's number replaces", pod: numbered, image: images.Image{User: "app"}},
 		{name: "a runtime that does not answer", pod: host, err: away, want: "away"},
 	} {
 		check := New(admission.Helpers{}, answer{c.user, c.err}).CheckCreated(c.pod, &v1.Container{Name: "c"}, &c.image)
@@ -70,11 +70,11 @@ func TestUsersOfContainers(t *testing.T) {
 		}
 	}
 	if v := New(admission.Helpers{}, nil).AdmitImage(host, &v1.Container{Name: "c"},
-		&worker.Image{UID: new(int64(47104))}); v.Admitted() {
+		&images.Image{UID: new(int64(47104))}); v.Admitted() {
 		t.Error("an image with the prober's user is admitted")
 	}
 	if v := New(admission.Helpers{}, nil).AdmitImage(namespaced, &v1.Container{Name: "c"},
-		&worker.Image{UID: new(int64(47104))}); !v.Admitted() {
+		&images.Image{UID: new(int64(47104))}); !v.Admitted() {
 		t.Errorf("an image with the prober's user, in a user namespace: %s", v.Message)
 	}
 }

@@ -12,8 +12,7 @@ import (
 type ContainerInput struct {
 	// RestartCount is how often a container of this name was started before.
 	RestartCount int32
-	// ImageRef is what the image resolved to; ImageUID and ImageUser are what it runs as
-	// (ImageUser of this package reads them).
+	// ImageRef is what the image resolved to; ImageUID and ImageUser are what it runs as.
 	ImageRef  string
 	ImageUID  *int64
 	ImageUser string

@@ -165,18 +165,6 @@ func verifyNonRoot(p *v1.Pod, c *v1.Container, effective *v1.SecurityContext, in
 	return nil
 }
 
-// ImageUser returns what an image runs as when nobody says otherwise: a number, or a name
-// that only the image can resolve. An image that says nothing runs as root.
-func ImageUser(image *runtimeapi.Image) (uid *int64, user string) {
-	if image.GetUid() != nil {
-		return &image.GetUid().Value, ""
-	}
-	if image.GetUsername() != "" {
-		return nil, image.GetUsername()
-	}
-	return new(int64), ""
-}
-
 func namespaceOptions(p *v1.Pod, users *runtimeapi.UserNamespace) (*runtimeapi.NamespaceOption, error) {
 	options := &runtimeapi.NamespaceOption{
 		Network: NetworkMode(p), Ipc: runtimeapi.NamespaceMode_POD, Pid: runtimeapi.NamespaceMode_CONTAINER,

@@ -27,12 +27,11 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/cluster"
 	"github.com/microlet/microlet/services/podsync/internal/cri"
 	"github.com/microlet/microlet/services/podsync/internal/hook"
-	"github.com/microlet/microlet/services/podsync/internal/image/pullrecords"
+	"github.com/microlet/microlet/services/podsync/internal/images"
 	podlogs "github.com/microlet/microlet/services/podsync/internal/logs"
 	"github.com/microlet/microlet/services/podsync/internal/machine"
 	"github.com/microlet/microlet/services/podsync/internal/network"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
-	"github.com/microlet/microlet/services/podsync/internal/podimages"
 	"github.com/microlet/microlet/services/podsync/internal/podvolumes"
 	"github.com/microlet/microlet/services/podsync/internal/thisnode"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
@@ -68,10 +67,9 @@ type Resources struct {
 	Volumes *volume.Manager
 	Logs    podlogs.Folders
 	Hooks   *hook.Runner
-	Images  *podimages.Images
+	Images  *images.Images
 
 	volumes *podvolumes.Volumes
-	records *pullrecords.Records // nil: no image is verified
 	host    *host
 	workers worker.Resources
 	limits  *allocatable.Enforcer
@@ -99,7 +97,10 @@ func New(ctx context.Context, o Options) (*Resources, error) {
 	if err != nil {
 		return nil, err
 	}
-	images, records, err := o.newImages()
+	pulled, err := images.New(images.Options{
+		Kubelet: o.Kubelet, Runtime: o.Runtime, Secrets: o.Cluster.Objects, Accounts: o.Cluster.Tokens,
+		NeedsUser: admission.ReachesHost, Events: o.Events, Log: o.Log, Metrics: o.Metrics,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -115,10 +116,10 @@ func New(ctx context.Context, o Options) (*Resources, error) {
 		return nil, err
 	}
 	logs := podlogs.Folders{Pods: o.Kubelet.Kubelet.PodLogsDir, Links: o.LogLinks, Group: role.GroupLogs}
-	return &Resources{Cgroups: cgroups, Volumes: volumes.Manager, Logs: logs, Hooks: hooks, Images: images,
-		volumes: volumes, records: records, host: told,
+	return &Resources{Cgroups: cgroups, Volumes: volumes.Manager, Logs: logs, Hooks: hooks, Images: pulled,
+		volumes: volumes, host: told,
 		workers: worker.Resources{
-			Images: images, Volumes: volumes.Manager, Cgroups: cgroups, Config: config, Objects: o.Cluster.Objects, Logs: logs,
+			Images: pulled, Volumes: volumes.Manager, Cgroups: cgroups, Config: config, Objects: o.Cluster.Objects, Logs: logs,
 			Hooks: hooks, Users: users,
 		},
 		limits: allocatable.New(allocatable.Options{
@@ -132,10 +133,8 @@ func (r *Resources) Prepare() error {
 	if err := r.Logs.Make(); err != nil {
 		return fmt.Errorf("make the node's folders: %w", err)
 	}
-	if r.records != nil {
-		if err := r.records.Open(); err != nil {
-			return fmt.Errorf("open the records of image pulls: %w", err)
-		}
+	if err := r.Images.Prepare(); err != nil {
+		return err
 	}
 	if err := r.Cgroups.EnsureRoots(); err != nil {
 		return fmt.Errorf("make the node's cgroups: %w", err)
@@ -148,9 +147,7 @@ func (r *Resources) Prepare() error {
 func (r *Resources) Start(s *service.Service) {
 	s.Go("node allocatable", r.limits.Run)
 	r.volumes.Start(s)
-	if r.records != nil {
-		s.Go("image pull records", func(ctx context.Context) error { return r.records.Tidy(ctx, r.Images) })
-	}
+	r.Images.Start(s)
 }
 
 // ForWorkers is what workers give their pods.

@@ -14,6 +14,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/hook"
+	"github.com/microlet/microlet/services/podsync/internal/images"
 	"github.com/microlet/microlet/services/podsync/internal/logs"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pod/fields"
@@ -47,19 +48,9 @@ type Remover interface {
 // Images makes a container's image present and returns what to create the container
 // with. An *image.Error is what the container's status shows.
 type Images interface {
-	Ensure(ctx context.Context, p *v1.Pod, c *v1.Container) (*Image, error)
+	Ensure(ctx context.Context, p *v1.Pod, c *v1.Container) (*images.Image, error)
 	// EnsureVolume makes the image of an image volume present, and returns what CRI mounts.
 	EnsureVolume(ctx context.Context, p *v1.Pod, v *v1.ImageVolumeSource) (*runtimeapi.ImageSpec, error)
-}
-
-// Image is a present image.
-type Image struct {
-	// Ref is what CRI creates the container with.
-	Ref string
-	// UID and User are what the image runs as, a number or a name. They are known where the pod says nothing and it
-	// decides whether the container may run.
-	UID  *int64
-	User string
 }
 
 // Volumes mounts what a pod names and unmounts what was mounted.
@@ -164,9 +155,9 @@ type ContainerAdmission interface {
 	// AdmitEphemeral decides which containers may join a pod that runs.
 	AdmitEphemeral(p *v1.Pod, c *v1.Container) admission.Result
 	// AdmitImage decides whether a container of the pod may run as what its image says.
-	AdmitImage(p *v1.Pod, c *v1.Container, image *Image) admission.Result
+	AdmitImage(p *v1.Pod, c *v1.Container, image *images.Image) admission.Result
 	// CheckCreated returns what syncs at a container between its creation and its start; nil if nothing needs to.
-	CheckCreated(p *v1.Pod, c *v1.Container, image *Image) runtime.Check
+	CheckCreated(p *v1.Pod, c *v1.Container, image *images.Image) runtime.Check
 }
 
 // Probes knows what the prober found.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
+	"github.com/microlet/microlet/services/podsync/internal/images"
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 	"github.com/microlet/microlet/services/podsync/internal/probes/results"
 )
@@ -44,14 +45,14 @@ func (j *judge) AdmitEphemeral(_ *v1.Pod, c *v1.Container) (v admission.Result) 
 	return v
 }
 
-func (j *judge) AdmitImage(_ *v1.Pod, c *v1.Container, _ *Image) (v admission.Result) {
+func (j *judge) AdmitImage(_ *v1.Pod, c *v1.Container, _ *images.Image) (v admission.Result) {
 	if j.image != nil {
 		v = j.image(c)
 	}
 	return v
 }
 
-func (j *judge) CheckCreated(_ *v1.Pod, c *v1.Container, _ *Image) runtime.Check {
+func (j *judge) CheckCreated(_ *v1.Pod, c *v1.Container, _ *images.Image) runtime.Check {
 	if j.created != nil {
 		return j.created(c)
 	}

@@ -25,7 +25,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/cluster/runtimeclass"
 	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/hook"
-	"github.com/microlet/microlet/services/podsync/internal/image"
+	"github.com/microlet/microlet/services/podsync/internal/images"
 	"github.com/microlet/microlet/services/podsync/internal/logs"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pod/status"
@@ -182,7 +182,7 @@ func (n *node) apply(p *v1.Pod) {
 	n.wait(time.Second)
 }
 
-func (n *node) Ensure(ctx context.Context, p *v1.Pod, c *v1.Container) (*Image, error) {
+func (n *node) Ensure(ctx context.Context, p *v1.Pod, c *v1.Container) (*images.Image, error) {
 	n.ensured.Add(1)
 	n.mu.Lock()
 	slow, slowImage := n.slow[p.UID], n.slowImage
@@ -194,7 +194,7 @@ func (n *node) Ensure(ctx context.Context, p *v1.Pod, c *v1.Container) (*Image, 
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	return &Image{Ref: c.Image}, nil
+	return &images.Image{Ref: c.Image}, nil
 }
 
 // EnsureVolume counts. It fails for the reference "absent", and never ends for "slow".
@@ -202,7 +202,7 @@ func (n *node) EnsureVolume(ctx context.Context, _ *v1.Pod, v *v1.ImageVolumeSou
 	n.ensuredVolumes.Add(1)
 	switch v.Reference {
 	case "absent":
-		return nil, &image.Error{Reason: image.ReasonPull, Message: "not found"}
+		return nil, &images.Error{Reason: images.ReasonPull, Message: "not found"}
 	case "slow":
 		<-ctx.Done()
 		return nil, ctx.Err()

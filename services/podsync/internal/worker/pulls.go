@@ -10,6 +10,7 @@ import (
 
 	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/internal/tracing"
+	"github.com/microlet/microlet/services/podsync/internal/images"
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 )
 
@@ -97,9 +98,9 @@ func (w *worker) pullVolumes(p *v1.Pod) {
 	}
 }
 
-// images are what a container starts with.
-type images struct {
-	*Image
+// startImages are what a container starts with.
+type startImages struct {
+	*images.Image
 	// volumes are those of the image volumes that it mounts, by the volume's name.
 	volumes map[string]*runtimeapi.ImageSpec
 }
@@ -111,7 +112,7 @@ func (e volumeImageError) Unwrap() error { return e.error }
 
 // pull begins to make present what a container starts with: first the image volumes that it mounts, as with the
 // kubelet. then, if it is not nil, is called when that has ended.
-func (w *worker) pull(p *v1.Pod, c *v1.Container, then func()) *pull[images] {
+func (w *worker) pull(p *v1.Pod, c *v1.Container, then func()) *pull[startImages] {
 	waits := Pulling{Image: c.Image, Began: time.Now()}
 	w.notePull(c.Name, waits)
 	volumes := map[string]*pull[*runtimeapi.ImageSpec]{}
@@ -120,13 +121,13 @@ func (w *worker) pull(p *v1.Pod, c *v1.Container, then func()) *pull[images] {
 			volumes[name] = w.volumePulls[name]
 		}
 	}
-	return beginPull(w, c.Image, func(ctx context.Context) (present images, err error) {
+	return beginPull(w, c.Image, func(ctx context.Context) (present startImages, err error) {
 		defer w.notePulled(c.Name, waits.Began)
 		present.volumes = make(map[string]*runtimeapi.ImageSpec, len(volumes))
 		for name, under := range volumes {
 			w.notePull(c.Name, Pulling{Image: under.image, Began: waits.Began})
 			if present.volumes[name], err = under.wait(ctx); err != nil {
-				return images{}, volumeImageError{err}
+				return startImages{}, volumeImageError{err}
 			}
 		}
 		w.notePull(c.Name, waits)
@@ -139,12 +140,12 @@ func (w *worker) pull(p *v1.Pod, c *v1.Container, then func()) *pull[images] {
 	}, then)
 }
 
-// pulled waits for a container's images. The result is used once: the next start syncs at
+// pulled waits for a container's images. The result is used once: the next start checks
 // the pull policy again.
-func (w *worker) pulled(ctx context.Context, name string) (images, error) {
+func (w *worker) pulled(ctx context.Context, name string) (startImages, error) {
 	under := w.pulls[name]
 	if _, err := under.wait(ctx); !under.ended() {
-		return images{}, err
+		return startImages{}, err
 	}
 	delete(w.pulls, name)
 	return under.result, under.err

@@ -14,7 +14,7 @@ import (
 	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/internal/tracing"
 	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
-	"github.com/microlet/microlet/services/podsync/internal/image"
+	"github.com/microlet/microlet/services/podsync/internal/images"
 	"github.com/microlet/microlet/services/podsync/internal/logs"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
@@ -273,7 +273,7 @@ func (w *worker) startContainer(ctx context.Context, p *v1.Pod, s *decide.Start,
 // lacksImage shows why a container waits for an image.
 func (w *worker) lacksImage(p *v1.Pod, container string, err error) error {
 	what := "image of container "
-	var waiting *image.Error
+	var waiting *images.Error
 	if errors.As(err, &waiting) {
 		// The puller has reported what is about a container's own image.
 		var ofVolume volumeImageError
@@ -281,7 +281,7 @@ func (w *worker) lacksImage(p *v1.Pod, container string, err error) error {
 			w.deps.containerEvent(p, container, v1.EventTypeWarning, reasonFailed, "Error: %s", waiting.Reason)
 		}
 		w.waits(container, waiting.Reason, waiting.Message)
-		if waiting.Reason == image.ReasonPull {
+		if waiting.Reason == images.ReasonPull {
 			// The next sync shows the puller's back-off, as with the kubelet.
 			return reportedSoon(what+container, err)
 		}
@@ -290,7 +290,7 @@ func (w *worker) lacksImage(p *v1.Pod, container string, err error) error {
 }
 
 // admitImage says why a container may not run as what its image says.
-func (w *worker) admitImage(p *v1.Pod, c *v1.Container, image *Image) error {
+func (w *worker) admitImage(p *v1.Pod, c *v1.Container, image *images.Image) error {
 	if v := w.deps.ContainerAdmission.AdmitImage(p, c, image); !v.Admitted() {
 		return errors.New(v.Message)
 	}

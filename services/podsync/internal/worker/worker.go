@@ -90,7 +90,7 @@ type worker struct {
 	stops map[string]*stopping
 	// stoppedSandboxes are those, by id, whose network the runtime has taken down for this worker.
 	stoppedSandboxes map[string]bool
-	pulls            map[string]*pull[images]
+	pulls            map[string]*pull[startImages]
 	volumePulls      map[string]*pull[*runtimeapi.ImageSpec]
 	creating         *creation
 	// ips are the pod's own, as they were read last.
@@ -105,7 +105,7 @@ func newWorker(p *v1.Pod, source podsyncv1.PodSource, deps *Deps, metrics *Metri
 		woken: make(chan struct{}, 1), noticed: make(chan struct{}, 1), stopped: make(chan struct{}),
 		stale: make(chan struct{}, 1), mounting: make(chan struct{}, 1),
 		standing: Standing{Phase: syncing.String(), Syncing: true},
-		stops:    map[string]*stopping{}, stoppedSandboxes: map[string]bool{}, pulls: map[string]*pull[images]{},
+		stops:    map[string]*stopping{}, stoppedSandboxes: map[string]bool{}, pulls: map[string]*pull[startImages]{},
 		volumePulls: map[string]*pull[*runtimeapi.ImageSpec]{},
 		remains:     map[string]remains{},
 		history:     newHistory(), backoff: decide.NewBackoff(deps.MaxBackoff),

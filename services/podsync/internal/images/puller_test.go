@@ -1,4 +1,4 @@
-package image
+package images
 
 import (
 	"context"
@@ -39,7 +39,7 @@ type bench struct {
 	events *record.FakeRecorder
 }
 
-func newBench(t *testing.T, opts Options) *bench {
+func newBench(t *testing.T, opts pullerOptions) *bench {
 	t.Helper()
 	b := &bench{T: t, fake: fake.NewRuntime(nil), events: record.NewFakeRecorder(1000)}
 	rt, err := runtime.New(b.fake.Conn(), b.fake.Conn(), runtime.Options{})
@@ -50,7 +50,7 @@ func newBench(t *testing.T, opts Options) *bench {
 	if opts.Records == nil {
 		opts.Records = newRecords(t, t.TempDir(), kubeletv1beta1.NeverVerifyPreloadedImages)
 	}
-	if b.puller, err = NewPuller(opts); err != nil {
+	if b.puller, err = newPuller(opts); err != nil {
 		t.Fatal(err)
 	}
 	return b
@@ -121,7 +121,7 @@ func TestPolicies(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%s/%t", test.policy, test.present), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := newBench(t, Options{Serial: true})
+				b := newBench(t, pullerOptions{Serial: true})
 				b.fake.SetPull(app, fake.Pull{Duration: 2 * time.Second})
 				if test.present {
 					b.fake.AddImage(app)
@@ -142,7 +142,7 @@ func TestPolicies(t *testing.T) {
 
 func TestBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Options{Serial: true})
+		b := newBench(t, pullerOptions{Serial: true})
 		b.fake.SetPull(app, fake.Pull{Err: status.Error(codes.NotFound, "manifest unknown")})
 		words := "rpc error: code = NotFound desc = manifest unknown"
 		for _, wait := range []time.Duration{10, 20, 40, 80, 160, 300, 300} {
@@ -184,7 +184,7 @@ func TestReasonsOfTheRuntime(t *testing.T) {
 		"no space left on device": {ReasonPull, "no space left on device"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			b := newBench(t, Options{})
+			b := newBench(t, pullerOptions{})
 			b.fake.SetPull(app, fake.Pull{Err: errors.New(text)})
 			_, err := b.ensure(t.Context(), "web", app, v1.PullAlways)
 			b.expectError(err, want.Reason, want.Message)
@@ -193,7 +193,7 @@ func TestReasonsOfTheRuntime(t *testing.T) {
 }
 
 func TestInvalidName(t *testing.T) {
-	b := newBench(t, Options{})
+	b := newBench(t, pullerOptions{})
 	_, err := b.ensure(t.Context(), "web", "Not A Name", v1.PullAlways)
 	b.expectError(err, ReasonInvalidName,
 		`Failed to apply default image tag "Not A Name": couldn't parse image name "Not A Name": invalid reference format: repository name (library/Not A Name) must be lowercase`)
@@ -206,7 +206,7 @@ func TestInvalidName(t *testing.T) {
 }
 
 func TestInspectError(t *testing.T) {
-	b := newBench(t, Options{})
+	b := newBench(t, pullerOptions{})
 	b.fake.Fail("ImageStatus", status.Error(codes.Internal, "broken"))
 	_, err := b.ensure(t.Context(), "web", app, v1.PullIfNotPresent)
 	b.expectError(err, ReasonInspect, `Failed to inspect image "`+app+`": rpc error: code = Internal desc = broken`)
@@ -215,14 +215,14 @@ func TestInspectError(t *testing.T) {
 func TestSerialAndParallel(t *testing.T) {
 	two := int32(2)
 	for name, test := range map[string]struct {
-		opts Options
+		opts pullerOptions
 		peak int
 		last time.Duration
 	}{
-		"serial":      {Options{Serial: true}, 1, 5 * time.Second},
-		"two":         {Options{MaxParallel: &two}, 2, 3 * time.Second},
-		"no bound":    {Options{}, 5, time.Second},
-		"zero is all": {Options{MaxParallel: new(int32)}, 5, time.Second},
+		"serial":      {pullerOptions{Serial: true}, 1, 5 * time.Second},
+		"two":         {pullerOptions{MaxParallel: &two}, 2, 3 * time.Second},
+		"no bound":    {pullerOptions{}, 5, time.Second},
+		"zero is all": {pullerOptions{MaxParallel: new(int32)}, 5, time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -252,7 +252,7 @@ func TestSerialAndParallel(t *testing.T) {
 
 func TestWhoWaitedLooksAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Options{Serial: true})
+		b := newBench(t, pullerOptions{Serial: true})
 		b.fake.SetPull(app, fake.Pull{Duration: time.Minute})
 		done := make(chan error)
 		for i := range 10 {
@@ -274,7 +274,7 @@ func TestWhoWaitedLooksAgain(t *testing.T) {
 
 func TestAHungPullStopsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Options{Serial: true})
+		b := newBench(t, pullerOptions{Serial: true})
 		b.fake.SetPull("registry.example/hung:1", fake.Pull{Hang: true})
 		ctx, cancel := context.WithCancel(t.Context())
 		hung, waiting, other := make(chan error, 1), make(chan error, 1), make(chan error, 1)
@@ -326,7 +326,7 @@ func TestAHungPullStopsWithItsContext(t *testing.T) {
 
 func TestPullsAreNoFasterThanTheRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Options{QPS: 5, Burst: 10})
+		b := newBench(t, pullerOptions{QPS: 5, Burst: 10})
 		for i := range 11 {
 			_, err := b.ensure(t.Context(), fmt.Sprint("web", i), app, v1.PullAlways)
 			if i < 10 && err != nil {
@@ -345,7 +345,7 @@ func TestPullsAreNoFasterThanTheRate(t *testing.T) {
 
 func TestCredentialsAreTriedInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Options{})
+		b := newBench(t, pullerOptions{})
 		var seen []string
 		b.fake.SetPull(app, fake.Pull{Auth: func(a *runtimeapi.AuthConfig) error {
 			seen = append(seen, a.GetUsername())
@@ -369,7 +369,7 @@ func TestCredentialsAreTriedInTurn(t *testing.T) {
 }
 
 func TestABrokenSecretIsTold(t *testing.T) {
-	b := newBench(t, Options{})
+	b := newBench(t, pullerOptions{})
 	_, err := b.ensure(t.Context(), "web", app, v1.PullAlways, v1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "broken"}, Type: v1.SecretTypeDockercfg,
 		Data: map[string][]byte{v1.DockerConfigKey: []byte("{")},
@@ -378,7 +378,7 @@ func TestABrokenSecretIsTold(t *testing.T) {
 }
 
 func TestWhatTheRuntimeIsAsked(t *testing.T) {
-	b := newBench(t, Options{})
+	b := newBench(t, pullerOptions{})
 	p := podOf("web", "busybox", "")
 	p.Annotations = map[string]string{"a": "b"}
 	sandbox := &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Uid: "u"}}
@@ -399,7 +399,7 @@ func TestWhatTheRuntimeIsAsked(t *testing.T) {
 
 func TestMetrics(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	b := newBench(t, Options{Metrics: reg})
+	b := newBench(t, pullerOptions{Metrics: reg})
 	if _, err := b.ensure(t.Context(), "web", app, v1.PullIfNotPresent); err != nil {
 		t.Fatal(err)
 	}
@@ -427,14 +427,14 @@ kubelet_image_manager_ensure_image_requests_total{present_locally="false",pull_p
 }
 
 func TestOptionsAreChecked(t *testing.T) {
-	b := newBench(t, Options{})
+	b := newBench(t, pullerOptions{})
 	minus := int32(-1)
-	for _, opts := range []Options{{}, {QPS: -1}, {QPS: 5}, {MaxParallel: &minus}} {
+	for _, opts := range []pullerOptions{{}, {QPS: -1}, {QPS: 5}, {MaxParallel: &minus}} {
 		opts.Runtime, opts.Events = b.puller.opts.Runtime, b.events
 		if opts.QPS == 0 && opts.MaxParallel == nil {
 			opts.Runtime = nil
 		}
-		if _, err := NewPuller(opts); err == nil {
+		if _, err := newPuller(opts); err == nil {
 			t.Errorf("%+v was taken", opts)
 		}
 	}
@@ -443,7 +443,7 @@ func TestOptionsAreChecked(t *testing.T) {
 // TestImageVolumes: events are about the pod, and the container that mounts the volume reports the error.
 func TestImageVolumes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Options{})
+		b := newBench(t, pullerOptions{})
 		p := podOf("web", app, "")
 		p.Annotations = map[string]string{"a": "b"}
 		ref, err := b.puller.EnsureVolume(t.Context(), p, &v1.ImageVolumeSource{Reference: app}, nil)
@@ -470,7 +470,7 @@ func TestAnImageThatFillsLists(t *testing.T) {
 		for user, refused := range map[string]bool{
 			strings.Repeat("u", maxUser): false, strings.Repeat("u", maxUser+1): true, strings.Repeat("u", 17<<20): true,
 		} {
-			b := newBench(t, Options{})
+			b := newBench(t, pullerOptions{})
 			b.fake.SetPull(app, fake.Pull{User: user})
 			_, err := b.ensure(t.Context(), "web", app, v1.PullIfNotPresent)
 			found, _ := b.puller.opts.Runtime.ImageStatus(t.Context(), &runtimeapi.ImageSpec{Image: app})

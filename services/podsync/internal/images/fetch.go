@@ -1,4 +1,4 @@
-package image
+package images
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/services/internal/logkey"
-	"github.com/microlet/microlet/services/podsync/internal/image/keyring"
+	"github.com/microlet/microlet/services/podsync/internal/images/internal/keyring"
 )
 
 // notRecorded is the kubelet's message.

@@ -1,8 +1,4 @@
-// Package podimages makes the images of a pod's containers available on the node.
-//
-// It reads the pull secrets of the pod and returns the image reference. Where it matters for admission, it also
-// returns the user of the image. An event reports a secret that cannot be read. The other secrets are still used.
-package podimages
+package images
 
 import (
 	"context"
@@ -14,15 +10,11 @@ import (
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/microlet/microlet/services/podsync/internal/admission"
-	"github.com/microlet/microlet/services/podsync/internal/image"
-	"github.com/microlet/microlet/services/podsync/internal/image/pullrecords"
-	"github.com/microlet/microlet/services/podsync/internal/podconfig"
-	"github.com/microlet/microlet/services/podsync/internal/worker"
+	"github.com/microlet/microlet/services/podsync/internal/images/internal/pullrecords"
 )
 
-// Runtime returns images that are present.
-type Runtime interface {
+// Present returns images that are present.
+type Present interface {
 	ImageStatus(ctx context.Context, spec *runtimeapi.ImageSpec) (*runtimeapi.Image, error)
 	ListImages(ctx context.Context) ([]*runtimeapi.Image, error)
 }
@@ -35,20 +27,25 @@ type Secrets interface {
 
 // Images makes images present.
 type Images struct {
-	puller  *image.Puller
-	runtime Runtime
-	secrets Secrets
-	events  record.EventRecorder
+	puller  *Puller
+	records *pullrecords.Records // nil: no image is verified
+	// needsUser reports whether admission needs the user of a pod's images.
+	needsUser func(p *v1.Pod) bool
+	runtime   Present
+	secrets   Secrets
+	events    record.EventRecorder
 }
 
-var (
-	_ worker.Images      = (*Images)(nil)
-	_ pullrecords.Images = (*Images)(nil)
-)
+var _ pullrecords.Images = (*Images)(nil)
 
-// New returns Images that puller pulls.
-func New(puller *image.Puller, runtime Runtime, secrets Secrets, events record.EventRecorder) *Images {
-	return &Images{puller: puller, runtime: runtime, secrets: secrets, events: events}
+// Image is a present image.
+type Image struct {
+	// Ref is what CRI creates the container with.
+	Ref string
+	// UID and User are what the image runs as, a number or a name. They are known where the pod says nothing and it
+	// decides whether the container may run.
+	UID  *int64
+	User string
 }
 
 // pullSecrets returns those of the pod that can be read. Its error is that the pod has ended, or podsync has.
@@ -63,7 +60,7 @@ func (i *Images) pullSecrets(ctx context.Context, p *v1.Pod) ([]v1.Secret, error
 	return secrets, err
 }
 
-// EnsureVolume implements worker.Images.
+// EnsureVolume makes the image of an image volume present, and returns what CRI mounts.
 func (i *Images) EnsureVolume(ctx context.Context, p *v1.Pod, v *v1.ImageVolumeSource) (*runtimeapi.ImageSpec, error) {
 	secrets, err := i.pullSecrets(ctx, p)
 	if err != nil {
@@ -76,8 +73,8 @@ func (i *Images) EnsureVolume(ctx context.Context, p *v1.Pod, v *v1.ImageVolumeS
 	return &runtimeapi.ImageSpec{Image: ref, UserSpecifiedImage: v.Reference, Annotations: p.Annotations}, nil
 }
 
-// Ensure implements worker.Images.
-func (i *Images) Ensure(ctx context.Context, p *v1.Pod, c *v1.Container) (*worker.Image, error) {
+// Ensure makes the image of a container present. Its error is an *Error, or that of the context.
+func (i *Images) Ensure(ctx context.Context, p *v1.Pod, c *v1.Container) (*Image, error) {
 	secrets, err := i.pullSecrets(ctx, p)
 	if err != nil {
 		return nil, err
@@ -86,15 +83,15 @@ func (i *Images) Ensure(ctx context.Context, p *v1.Pod, c *v1.Container) (*worke
 	if err != nil {
 		return nil, err
 	}
-	present := &worker.Image{Ref: ref}
-	if !mustNotBeRoot(p, c) && !admission.ReachesHost(p) {
+	present := &Image{Ref: ref}
+	if !mustNotBeRoot(p, c) && !i.needsUser(p) {
 		return present, nil
 	}
 	found, err := i.runtime.ImageStatus(ctx, &runtimeapi.ImageSpec{Image: ref})
 	if err != nil {
 		return nil, err
 	}
-	present.UID, present.User = podconfig.ImageUser(found)
+	present.UID, present.User = User(found)
 	return present, nil
 }
 
@@ -115,7 +112,7 @@ func (i *Images) ImageRefs(ctx context.Context) ([]string, error) {
 
 // ImageRef implements pullrecords.Images.
 func (i *Images) ImageRef(ctx context.Context, name string) (string, error) {
-	found, err := i.runtime.ImageStatus(ctx, &runtimeapi.ImageSpec{Image: image.PullName(name)})
+	found, err := i.runtime.ImageStatus(ctx, &runtimeapi.ImageSpec{Image: PullName(name)})
 	return found.GetId(), err
 }
 
@@ -126,4 +123,16 @@ func mustNotBeRoot(p *v1.Pod, c *v1.Container) bool {
 		return is(s.RunAsNonRoot)
 	}
 	return p.Spec.SecurityContext != nil && is(p.Spec.SecurityContext.RunAsNonRoot)
+}
+
+// User returns what an image runs as when the pod does not say: a number, or a name that only the image can resolve. An
+// image that says nothing runs as root.
+func User(image *runtimeapi.Image) (uid *int64, user string) {
+	if image.GetUid() != nil {
+		return &image.GetUid().Value, ""
+	}
+	if image.GetUsername() != "" {
+		return nil, image.GetUsername()
+	}
+	return new(int64), ""
 }

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kubeletv1 "k8s.io/kubelet/config/v1"
 
-	"github.com/microlet/microlet/services/podsync/internal/image/keyring"
+	"github.com/microlet/microlet/services/podsync/internal/images/internal/keyring"
 )
 
 // Accounts gets the service accounts of pods and their tokens.

@@ -1,4 +1,4 @@
-package podimages
+package images
 
 import (
 	"errors"
@@ -18,7 +18,6 @@ import (
 	runtimefake "github.com/microlet/microlet/services/internal/testing/fake"
 	"github.com/microlet/microlet/services/podsync/internal/cluster/objects"
 	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
-	"github.com/microlet/microlet/services/podsync/internal/image"
 )
 
 // TestAPullSecretThatCannotBeReadLeavesTheOthers: the pull is not anonymous because of it, and an event names it.
@@ -48,11 +47,12 @@ func TestAPullSecretThatCannotBeReadLeavesTheOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	puller, err := image.NewPuller(image.Options{Runtime: rt, Events: events, Log: log})
+	puller, err := newPuller(pullerOptions{Runtime: rt, Events: events, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := New(puller, rt, objects.New(client, objects.Options{Log: log}), events)
+	i := &Images{puller: puller, runtime: rt, secrets: objects.New(client, objects.Options{Log: log}), events: events,
+		needsUser: func(*v1.Pod) bool { return false }}
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u"}, Spec: v1.PodSpec{
 		ImagePullSecrets: []v1.LocalObjectReference{{Name: "absent"}, {Name: "unreadable"}, {Name: "good"}},
 		Containers:       []v1.Container{{Name: "c", Image: app}},

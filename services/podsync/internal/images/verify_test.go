@@ -1,4 +1,4 @@
-package image
+package images
 
 import (
 	"context"
@@ -23,8 +23,8 @@ import (
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/microlet/microlet/services/internal/testing/fake"
-	"github.com/microlet/microlet/services/podsync/internal/image/credentialplugin"
-	"github.com/microlet/microlet/services/podsync/internal/image/pullrecords"
+	"github.com/microlet/microlet/services/podsync/internal/images/internal/credentialplugin"
+	"github.com/microlet/microlet/services/podsync/internal/images/internal/pullrecords"
 )
 
 func newRecords(t *testing.T, root string,
@@ -69,7 +69,7 @@ func (b *bench) guarded(password string) *[]string {
 // not learn that it is there.
 func TestAnImageOfAnotherPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Options{})
+		b := newBench(t, pullerOptions{})
 		tried := b.guarded("right")
 		ref, err := b.ensure(t.Context(), "owner", app, v1.PullIfNotPresent, secretOf("ann", "right"))
 		if err != nil {
@@ -108,7 +108,7 @@ func TestAnImageOfAnotherPod(t *testing.T) {
 }
 
 func TestWithoutRecordsEveryPodMayUseAnImage(t *testing.T) {
-	b := newBench(t, Options{})
+	b := newBench(t, pullerOptions{})
 	b.puller.opts.Records = nil
 	b.guarded("right")
 	if _, err := b.ensure(t.Context(), "owner", app, v1.PullAlways, secretOf("ann", "right")); err != nil {
@@ -128,7 +128,7 @@ func TestAPullThatIsGivenUp(t *testing.T) {
 		"by the runtime": {Err: status.Error(codes.Unavailable, "transport is closing")},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			b := newBench(t, Options{})
+			b := newBench(t, pullerOptions{})
 			b.fake.SetPull(app, hang)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
@@ -150,7 +150,7 @@ func TestAPullThatIsGivenUp(t *testing.T) {
 func TestAPullThatCannotBeRecorded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		root := t.TempDir()
-		b := newBench(t, Options{Records: newRecords(t, root, kubeletv1beta1.AlwaysVerify)})
+		b := newBench(t, pullerOptions{Records: newRecords(t, root, kubeletv1beta1.AlwaysVerify)})
 		if err := os.RemoveAll(filepath.Join(root, "image_manager")); err != nil {
 			t.Fatal(err)
 		}
@@ -170,7 +170,7 @@ func TestAPullThatCannotBeRecorded(t *testing.T) {
 // TestSecretsThatCannotBeReadAndAnImageThatIsThere: a record is compared with them, so the pull says what is wrong.
 func TestSecretsThatCannotBeReadAndAnImageThatIsThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Options{})
+		b := newBench(t, pullerOptions{})
 		b.guarded("right")
 		if _, err := b.ensure(t.Context(), "owner", app, v1.PullAlways, secretOf("ann", "right")); err != nil {
 			t.Fatal(err)
@@ -208,7 +208,7 @@ func TestPlugins(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := newBench(t, Options{Plugins: plugins, RootDir: dir})
+	b := newBench(t, pullerOptions{Plugins: plugins, RootDir: dir})
 	tried := b.guarded("right")
 	if _, err := b.ensure(t.Context(), "web", app, v1.PullIfNotPresent, secretOf("ann", "wrong")); err != nil {
 		t.Error(err)

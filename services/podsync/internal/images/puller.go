@@ -1,4 +1,4 @@
-package image
+package images
 
 import (
 	"context"
@@ -19,9 +19,9 @@ import (
 
 	"github.com/microlet/microlet/services/internal/eventref"
 	"github.com/microlet/microlet/services/internal/logkey"
-	"github.com/microlet/microlet/services/podsync/internal/image/credentialplugin"
-	"github.com/microlet/microlet/services/podsync/internal/image/keyring"
-	"github.com/microlet/microlet/services/podsync/internal/image/pullrecords"
+	"github.com/microlet/microlet/services/podsync/internal/images/internal/credentialplugin"
+	"github.com/microlet/microlet/services/podsync/internal/images/internal/keyring"
+	"github.com/microlet/microlet/services/podsync/internal/images/internal/pullrecords"
 )
 
 // The kubelet's event reasons.
@@ -50,8 +50,8 @@ type Runtime interface {
 	RemoveImage(ctx context.Context, image *runtimeapi.ImageSpec) error
 }
 
-// Options of a Puller; the fields of KubeletConfiguration are named in parentheses.
-type Options struct {
+// pullerOptions of a Puller; the fields of KubeletConfiguration are named in parentheses.
+type pullerOptions struct {
 	// Runtime and Events are required.
 	Runtime Runtime
 	Events  record.EventRecorder
@@ -78,7 +78,7 @@ type Options struct {
 
 // Puller makes images present. It is safe for concurrent use.
 type Puller struct {
-	opts    Options
+	opts    pullerOptions
 	slots   *semaphore.Weighted // nil: no bound
 	rate    flowcontrol.RateLimiter
 	backOff *flowcontrol.Backoff
@@ -86,8 +86,8 @@ type Puller struct {
 	metrics *metrics
 }
 
-// NewPuller checks the options and returns a Puller.
-func NewPuller(opts Options) (*Puller, error) {
+// newPuller checks the options and returns a Puller.
+func newPuller(opts pullerOptions) (*Puller, error) {
 	if opts.Runtime == nil || opts.Events == nil {
 		return nil, errors.New("the image puller needs a runtime and a recorder of events")
 	}

@@ -1,4 +1,4 @@
-// Package image makes the image of a container available, according to its pull policy and the credentials of the
+// Package images makes the image of a container available, according to its pull policy and the credentials of the
 // pod.
 //
 // It returns the image reference for the container, or an *Error with the kubelet's reason and message. It records
@@ -10,4 +10,4 @@
 //
 // A pull tries the credentials of the pod's secrets, then those of the node, then those of plugins. An image that was
 // pulled with another pod's credentials is pulled again with this pod's.
-package image
+package images

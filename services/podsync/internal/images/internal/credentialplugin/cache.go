@@ -7,7 +7,7 @@ import (
 
 	"k8s.io/kubelet/pkg/apis/credentialprovider"
 
-	"github.com/microlet/microlet/services/podsync/internal/image/keyring"
+	"github.com/microlet/microlet/services/podsync/internal/images/internal/keyring"
 )
 
 // purgeEvery is how often what has expired is dropped although nobody asks for it.

@@ -16,7 +16,7 @@ import (
 	"k8s.io/kubelet/pkg/apis/credentialprovider"
 
 	"github.com/microlet/microlet/services/internal/logkey"
-	"github.com/microlet/microlet/services/podsync/internal/image/keyring"
+	"github.com/microlet/microlet/services/podsync/internal/images/internal/keyring"
 )
 
 // Options of Plugins.

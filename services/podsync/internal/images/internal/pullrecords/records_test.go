@@ -19,7 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 
-	"github.com/microlet/microlet/services/podsync/internal/image/keyring"
+	"github.com/microlet/microlet/services/podsync/internal/images/internal/keyring"
 )
 
 const (

@@ -23,7 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/microlet/microlet/services/internal/testing/proctest"
-	"github.com/microlet/microlet/services/podsync/internal/image/keyring"
+	"github.com/microlet/microlet/services/podsync/internal/images/internal/keyring"
 )
 
 const (
