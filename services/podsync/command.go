@@ -6,12 +6,7 @@ import (
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
-	"github.com/microlet/microlet/services/podsync/internal/podsetup"
 )
-
-// RunChild is what a program that contains podsync calls first of all. If the process was started to make calls on
-// foreign file systems for podsync, it does that, and returns true when the program is to end.
-func RunChild() bool { return podsetup.RunChild() }
 
 // Command returns the command line of podsync.
 func Command() *cobra.Command { return Definition().Command() }

@@ -5,7 +5,7 @@ import (
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/service"
-	"github.com/microlet/microlet/services/podsync/internal/rootdir"
+	"github.com/microlet/microlet/services/podsync/internal/node/rootdir"
 )
 
 // Run runs podsync until ctx ends. What runs of the node's pods goes on running.
@@ -35,7 +35,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := root.Make(s.Log); err != nil {
 		return err
 	}
-	if err := pods.resources.Prepare(); err != nil {
+	if err := pods.resources.prepare(); err != nil {
 		return err
 	}
 	env.start(s, pods.reports)

@@ -21,7 +21,7 @@ import (
 
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
-	"github.com/microlet/microlet/services/podsync/internal/podconfig"
+	"github.com/microlet/microlet/services/podsync/internal/pods/criconfig"
 )
 
 // crashes is the life of a container that ends again and again.
@@ -181,7 +181,7 @@ func TestBackOffExpiresAsInTheKubelet(t *testing.T) {
 func ourBackOff(in crashes) []string {
 	b := decide.NewBackoff(in.Most)
 	return in.live(func(at time.Time, p *v1.Pod, st *pod.State) (bool, string, time.Time) {
-		a := decide.Decide(decide.Input{Pod: p, State: st, Now: at, Backoff: b, Hash: podconfig.ContainerHash})
+		a := decide.Decide(decide.Input{Pod: p, State: st, Now: at, Backoff: b, Hash: criconfig.ContainerHash})
 		if len(a.Wait) > 0 {
 			return true, a.Wait[0].Message, a.Wait[0].Until
 		}

@@ -13,7 +13,7 @@ import (
 
 	"sync"
 
-	"github.com/microlet/microlet/services/podsync/internal/podconfig"
+	"github.com/microlet/microlet/services/podsync/internal/pods/criconfig"
 )
 
 // settings are those of the node that decide what the runtime is given.
@@ -37,7 +37,7 @@ type settings struct {
 func drawSettings(s *Source) settings {
 	n := settings{
 		MemoryCapacity: OneOf(s, int64(8<<30), 1<<30, 123456789012), SwapCapacity: OneOf(s, int64(0), 2<<30),
-		SwapController: s.Percent(60), SwapBehavior: OneOf(s, podconfig.NoSwap, podconfig.LimitedSwap),
+		SwapController: s.Percent(60), SwapBehavior: OneOf(s, criconfig.NoSwap, criconfig.LimitedSwap),
 		SingleProcessOOMKill: s.Percent(30), CPUCFSQuota: !s.Percent(20),
 		Period:         OneOf(s, 100*time.Millisecond, 10*time.Millisecond, time.Second),
 		SeccompDefault: s.Percent(30), Reservation: s.Percent(50), RecursiveReadOnly: s.Percent(60),
@@ -60,8 +60,8 @@ func drawSettings(s *Source) settings {
 }
 
 // ours are the settings in our form, below that root.
-func (n *settings) ours(root, logs string) podconfig.Node {
-	node := podconfig.Node{
+func (n *settings) ours(root, logs string) criconfig.Node {
+	node := criconfig.Node{
 		RootDir: root, PodLogsDir: logs, HostsFile: "/etc/hosts", DefaultSysctls: n.DefaultSysctls,
 		ClusterDomain: n.ClusterDomain, SeccompDefault: n.SeccompDefault, CPUCFSQuota: n.CPUCFSQuota,
 		CPUCFSQuotaPeriod: n.Period, SingleProcessOOMKill: &n.SingleProcessOOMKill, SwapBehavior: n.SwapBehavior,
@@ -76,8 +76,8 @@ func (n *settings) ours(root, logs string) podconfig.Node {
 }
 
 // thisMachine has what the kubelet reads of the machine itself.
-var thisMachine = sync.OnceValue(func() podconfig.Node {
-	n, err := podconfig.DefaultNode("/")
+var thisMachine = sync.OnceValue(func() criconfig.Node {
+	n, err := criconfig.DefaultNode("/")
 	must(err)
 	return n
 })

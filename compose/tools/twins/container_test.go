@@ -24,8 +24,8 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/cluster/objects"
 	"github.com/microlet/microlet/services/podsync/internal/pod/longannotation"
 	"github.com/microlet/microlet/services/podsync/internal/pod/status"
-	"github.com/microlet/microlet/services/podsync/internal/podconfig"
-	"github.com/microlet/microlet/services/podsync/internal/volume"
+	"github.com/microlet/microlet/services/podsync/internal/pods/criconfig"
+	volume "github.com/microlet/microlet/services/podsync/internal/volumes"
 )
 
 // contained is a container that is configured.
@@ -249,13 +249,13 @@ func ourContainer(in contained) configured {
 	defer at.giveBack()
 	node := in.Settings.ours(at.ours, at.logs)
 	node.HostIPs = func() []string { return in.NodeIPs }
-	b := podconfig.Builder{
+	b := criconfig.Builder{
 		Node: node, SubPaths: asIs{}, Objects: &surroundings{},
 		Services: objects.NewServices(serviceList{}, func() bool { return true }),
 	}
 	must(b.Prepare(in.Pod))
 	uid, user := images.User(in.Image)
-	config, err := b.Container(context.Background(), in.Pod, specOf(&in.Pod.Spec, in.Name), podconfig.ContainerInput{
+	config, err := b.Container(context.Background(), in.Pod, specOf(&in.Pod.Spec, in.Name), criconfig.ContainerInput{
 		RestartCount: in.Restarts, ImageRef: "sha256:1", ImageUID: uid, ImageUser: user,
 		PodIPs: status.SortIPs(in.PodIPs, in.NodeIPs[0]), TargetID: in.Target, Volumes: in.Volumes,
 		ImageVolumes: in.ImageVolumes, UserNamespace: userNamespace(in.Pod),

@@ -18,7 +18,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/kubelet/network/dns"
 
-	"github.com/microlet/microlet/services/podsync/internal/network"
+	network "github.com/microlet/microlet/services/podsync/internal/node/dns"
 )
 
 // resolving is a pod that gets a resolv.conf, and that of the node.

@@ -7,7 +7,7 @@ import (
 
 	kubeenv "k8s.io/kubernetes/pkg/kubelet/util/env"
 
-	"github.com/microlet/microlet/services/podsync/internal/podconfig/envfile"
+	"github.com/microlet/microlet/services/podsync/internal/pods/criconfig/internal/envfile"
 )
 
 // variableFile is a file of variables, and the one that is read. Its lines have less than 64 KiB, which the kubelet

@@ -21,8 +21,8 @@ import (
 	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/cluster/objects"
 	"github.com/microlet/microlet/services/podsync/internal/pod/status"
-	"github.com/microlet/microlet/services/podsync/internal/podconfig"
-	"github.com/microlet/microlet/services/podsync/internal/volume"
+	"github.com/microlet/microlet/services/podsync/internal/pods/criconfig"
+	"github.com/microlet/microlet/services/podsync/internal/volumes"
 )
 
 // surroundings are a container and what its variables are made from.
@@ -436,7 +436,7 @@ func kubeletEnvironment(in surroundings) environment {
 		Services: in.Services, Synced: !in.Unsynced,
 		Secret:    func(ns, name string) (*v1.Secret, error) { return in.Secret(ctx, ns, name) },
 		ConfigMap: func(ns, name string) (*v1.ConfigMap, error) { return in.ConfigMap(ctx, ns, name) },
-		Volumes:   kubeVolumes(map[string]volume.Mounted{"data": {HostPath: "/volume"}, "hosts": {HostPath: "/hosts"}}),
+		Volumes:   kubeVolumes(map[string]volumes.Mounted{"data": {HostPath: "/volume"}, "hosts": {HostPath: "/hosts"}}),
 	})
 	c := in.mounting()
 	options, _, err := helper.GenerateRunContainerOptions(ctx, in.Pod, c, slices.Concat(in.PodIPs, []string{""})[0],
@@ -460,8 +460,8 @@ func kubeletEnvironment(in surroundings) environment {
 // asIs binds a path where it is.
 type asIs struct{}
 
-func (asIs) SubPath(_ context.Context, s volume.SubPath) (string, error) {
-	if err := volume.CheckSubPath(s.Path); err != nil {
+func (asIs) SubPath(_ context.Context, s volumes.SubPath) (string, error) {
+	if err := volumes.CheckSubPath(s.Path); err != nil {
 		return "", err
 	}
 	return filepath.Join(s.Root, s.Path), nil
@@ -477,8 +477,8 @@ func (l serviceList) List(labels.Selector) ([]*v1.Service, error) { return l.all
 func ourEnvironment(in surroundings) environment {
 	at := takeScratch()
 	defer at.giveBack()
-	b := podconfig.Builder{
-		Node: podconfig.Node{
+	b := criconfig.Builder{
+		Node: criconfig.Node{
 			RootDir: at.ours, PodLogsDir: at.logs,
 			Allocatable: func() v1.ResourceList { return in.Allocatable },
 			HostIPs:     func() []string { return in.NodeIPs },
@@ -489,9 +489,9 @@ func ourEnvironment(in surroundings) environment {
 	if err := b.Prepare(in.Pod); err != nil {
 		panic(err)
 	}
-	config, err := b.Container(context.Background(), in.Pod, in.mounting(), podconfig.ContainerInput{
+	config, err := b.Container(context.Background(), in.Pod, in.mounting(), criconfig.ContainerInput{
 		PodIPs:  status.SortIPs(in.PodIPs, in.NodeIPs[0]),
-		Volumes: map[string]volume.Mounted{"data": {HostPath: "/volume"}, "hosts": {HostPath: "/hosts"}},
+		Volumes: map[string]volumes.Mounted{"data": {HostPath: "/volume"}, "hosts": {HostPath: "/hosts"}},
 	})
 	if err != nil {
 		if strings.Contains(err.Error(), "are possible") {

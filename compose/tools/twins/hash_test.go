@@ -6,7 +6,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
 
-	"github.com/microlet/microlet/services/podsync/internal/podconfig"
+	"github.com/microlet/microlet/services/podsync/internal/pods/criconfig"
 )
 
 var _ = register(Pair[v1.Container, uint64]{
@@ -19,7 +19,7 @@ var _ = register(Pair[v1.Container, uint64]{
 		return c
 	},
 	Upstream: func(c v1.Container) uint64 { return kubecontainer.HashContainer(&c) },
-	Ours:     func(c v1.Container) uint64 { return podconfig.ContainerHash(&c) },
+	Ours:     func(c v1.Container) uint64 { return criconfig.ContainerHash(&c) },
 	Branches: func(c v1.Container, _ uint64) []string {
 		if strings.ContainsAny(c.Image, "<&\"\\\u2028\xff\n") {
 			return []string{"is escaped"}

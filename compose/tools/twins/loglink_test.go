@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/kubernetes/pkg/kubelet/kuberuntime"
 
-	"github.com/microlet/microlet/services/podsync/internal/podconfig"
+	"github.com/microlet/microlet/services/podsync/internal/pods/criconfig"
 )
 
 // logged is a container with a log.
@@ -32,8 +32,8 @@ var _ = register(Pair[logged, []string]{
 	},
 	Ours: func(in logged) []string {
 		return []string{
-			podconfig.LogLink("/var/log/containers", in.Namespace, in.Pod, in.Container, in.ID),
-			filepath.Join(podconfig.PodLogDir("/logs", in.Namespace, in.Pod, types.UID(in.UID)), in.Container),
+			criconfig.LogLink("/var/log/containers", in.Namespace, in.Pod, in.Container, in.ID),
+			filepath.Join(criconfig.PodLogDir("/logs", in.Namespace, in.Pod, types.UID(in.UID)), in.Container),
 		}
 	},
 	Branches: func(_ logged, out []string) []string {

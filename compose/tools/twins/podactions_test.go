@@ -22,7 +22,7 @@ import (
 
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
-	"github.com/microlet/microlet/services/podsync/internal/podconfig"
+	"github.com/microlet/microlet/services/podsync/internal/pods/criconfig"
 )
 
 // now is when both decide.
@@ -298,7 +298,7 @@ func ourPodActions(in situation) podActions {
 		}
 	}
 	a := decide.Decide(decide.Input{
-		Pod: in.Pod, State: in.State, Now: now, Backoff: b, Hash: podconfig.ContainerHash,
+		Pod: in.Pod, State: in.State, Now: now, Backoff: b, Hash: criconfig.ContainerHash,
 		Liveness: in.Liveness, Startup: in.Startup, Stopped: in.Stopped,
 		KeepDead: in.KeepDead,
 	})

@@ -11,7 +11,7 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet"
 	"k8s.io/kubernetes/pkg/kubelet/kuberuntime"
 
-	"github.com/microlet/microlet/services/podsync/internal/podconfig"
+	"github.com/microlet/microlet/services/podsync/internal/pods/criconfig"
 )
 
 // boxed is a pod whose sandbox is configured.
@@ -113,8 +113,8 @@ func kubeletSandbox(in boxed) (out message) {
 }
 
 func ourSandbox(in boxed) message {
-	b := podconfig.Builder{Node: in.Settings.ours("/root", "/logs"), DNS: fixedDNS{}}
-	return textOf(b.Sandbox(in.Pod, podconfig.SandboxInput{
+	b := criconfig.Builder{Node: in.Settings.ours("/root", "/logs"), DNS: fixedDNS{}}
+	return textOf(b.Sandbox(in.Pod, criconfig.SandboxInput{
 		Attempt: in.Attempt, CgroupParent: "/kubepods/pod", UserNamespace: userNamespace(in.Pod),
 	}))
 }

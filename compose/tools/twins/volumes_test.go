@@ -6,7 +6,7 @@ import (
 	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
 	kubevolume "k8s.io/kubernetes/pkg/volume"
 
-	"github.com/microlet/microlet/services/podsync/internal/volume"
+	volume "github.com/microlet/microlet/services/podsync/internal/volumes"
 )
 
 // kubeVolumes are mounted volumes in the kubelet's form.

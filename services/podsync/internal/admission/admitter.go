@@ -33,8 +33,8 @@ type Evictor interface {
 	Evict(ctx context.Context, victim *v1.Pod) error
 }
 
-// Options configure an Admitter.
-type Options struct {
+// AdmitterOptions configure an Admitter.
+type AdmitterOptions struct {
 	Handlers []Handler
 	Nodes    Nodes
 	Evictor  Evictor
@@ -51,7 +51,7 @@ type Options struct {
 // source wait until the source is synced, and then come in the order
 // of their creation, so that a restart decides as the last process did.
 type Admitter struct {
-	o       Options
+	o       AdmitterOptions
 	metrics *metrics
 
 	// asking guards the one question about what runs.
@@ -95,7 +95,7 @@ type entry struct {
 }
 
 // NewAdmitter returns an Admitter that knows no pods.
-func NewAdmitter(o Options) *Admitter {
+func NewAdmitter(o AdmitterOptions) *Admitter {
 	return &Admitter{
 		o: o, metrics: newMetrics(o.Metrics), asking: make(chan struct{}, 1), pods: map[types.UID]*entry{},
 		runs: map[types.UID]bool{}, heard: map[podsyncv1.PodSource]bool{}, changed: make(chan struct{}),

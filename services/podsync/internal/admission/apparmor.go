@@ -11,7 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/microlet/microlet/services/internal/podutil"
-	"github.com/microlet/microlet/services/podsync/internal/podconfig"
+	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
 // AppArmor rejects pods with a profile that this machine could not enforce.
@@ -49,7 +49,7 @@ func (h AppArmor) enforceable(p *v1.Pod) error {
 		return errors.New("AppArmor is not enabled on the host")
 	}
 	for _, c := range containers {
-		profile := podconfig.AppArmorProfile(p, c)
+		profile := pod.AppArmorProfile(p, c)
 		if profile == nil || profile.Type != v1.AppArmorProfileTypeLocalhost {
 			continue
 		}

@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// pod is one of a namespace, changed.
-func pod(namespace string, change ...func(*v1.Pod)) *v1.Pod {
+// podOf is one of a namespace, changed.
+func podOf(namespace string, change ...func(*v1.Pod)) *v1.Pod {
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace}, Spec: v1.PodSpec{
 		SecurityContext: &v1.PodSecurityContext{},
 		InitContainers:  []v1.Container{{Name: "i", SecurityContext: &v1.SecurityContext{}}},
@@ -93,63 +93,63 @@ func TestHelpers(t *testing.T) {
 		pod  *v1.Pod
 		want string // part of the message; empty admits
 	}{
-		"nothing":                   {pod: pod("ns")},
-		"another folder":            {pod: pod("ns", mounts("/run/microlet-rig", "/run", "/"))},
-		"the folder":                {pod("ns", mounts("/run/microlet")), `volume "host" mounts /run/microlet of`},
-		"the folder, oddly spelled": {pod("ns", mounts("/tmp", "//run/x/../microlet/")), "own folder /run/microlet"},
-		"below it":                  {pod("ns", mounts("/run/microlet/sock")), "--helper-namespace"},
-		"by a process of the host": {pod("ns", mounts("/proc/1/root/proc/self/task/1/root/run/microlet/cri")),
+		"nothing":                   {pod: podOf("ns")},
+		"another folder":            {pod: podOf("ns", mounts("/run/microlet-rig", "/run", "/"))},
+		"the folder":                {podOf("ns", mounts("/run/microlet")), `volume "host" mounts /run/microlet of`},
+		"the folder, oddly spelled": {podOf("ns", mounts("/tmp", "//run/x/../microlet/")), "own folder /run/microlet"},
+		"below it":                  {podOf("ns", mounts("/run/microlet/sock")), "--helper-namespace"},
+		"by a process of the host": {podOf("ns", mounts("/proc/1/root/proc/self/task/1/root/run/microlet/cri")),
 			"own folder"},
-		"by the folder of a process": {pod("ns", mounts("/proc/1/cwd/run/microlet")), "own folder"},
-		"by a subPath": {pod("ns", mounts("/"), subPath("run/microlet/sock")),
+		"by the folder of a process": {podOf("ns", mounts("/proc/1/cwd/run/microlet")), "own folder"},
+		"by a subPath": {podOf("ns", mounts("/"), subPath("run/microlet/sock")),
 			"mounts /run/microlet/sock of"},
-		"another subPath": {pod: pod("ns", mounts("/"), subPath("run/other"))},
-		"its other name": {pod("ns", mounts("/var/run/microlet/nkeys")),
+		"another subPath": {pod: podOf("ns", mounts("/"), subPath("run/other"))},
+		"its other name": {podOf("ns", mounts("/var/run/microlet/nkeys")),
 			`only pods of the namespace "agents" with the label microlet.dev/role may`},
-		"the folder, by a helper":        {pod: pod("agents", labelled("prober"), mounts("/run/microlet"))},
-		"the folder, without the label":  {pod("agents", mounts("/run/microlet")), "own folder"},
-		"the folder, by the label alone": {pod("ns", labelled("prober"), mounts("/run/microlet")), "own folder"},
-		"a host process's role":          {pod("agents", labelled("bus")), `label microlet.dev/role is "bus"`},
-		"an unknown role":                {pod("agents", labelled("root")), "[prober imagegc stats evictor nodeapi]"},
-		"another namespace's label":      {pod: pod("ns", labelled("bus"))},
-		"a user alone": {pod("ns", user(47104)),
+		"the folder, by a helper":        {pod: podOf("agents", labelled("prober"), mounts("/run/microlet"))},
+		"the folder, without the label":  {podOf("agents", mounts("/run/microlet")), "own folder"},
+		"the folder, by the label alone": {podOf("ns", labelled("prober"), mounts("/run/microlet")), "own folder"},
+		"a host process's role":          {podOf("agents", labelled("bus")), `label microlet.dev/role is "bus"`},
+		"an unknown role":                {podOf("agents", labelled("root")), "[prober imagegc stats evictor nodeapi]"},
+		"another namespace's label":      {pod: podOf("ns", labelled("bus"))},
+		"a user alone": {podOf("ns", user(47104)),
 			"the pod runs as user 47104, which is the node agent's service prober: only pods"},
-		"a user in a user namespace": {pod: pod("ns", user(47104), groups(47100), ownUsers)},
-		"a container's user there": {pod: pod("ns", containerUser(47104), containerGroup(47100), ownUsers,
+		"a user in a user namespace": {pod: podOf("ns", user(47104), groups(47100), ownUsers)},
+		"a container's user there": {pod: podOf("ns", containerUser(47104), containerGroup(47100), ownUsers,
 			secretVolume)},
-		"a user there, with the host's files": {pod("ns", user(47104), ownUsers, mounts("/tmp")), "user 47104"},
-		"a user there, with files for others": {pod("ns", containerUser(47104), ownUsers, scratch), "user 47104"},
-		"a group there, with a claim":         {pod("ns", fsGroup(47109), ownUsers, secretVolume, claimed), "group 47109"},
-		"the folder, in a user namespace":     {pod("ns", ownUsers, mounts("/run/microlet")), "own folder"},
-		"a user, with the host's users said":  {pod("ns", user(47104), hostUsers), "user 47104"},
-		"a user with the host":                {pod("ns", user(47104), mounts("/tmp")), "user 47104"},
-		"a user with the host's processes":    {pod("ns", user(47104), hostPID), "user 47104"},
-		"a user with the host's network":      {pod("ns", user(47103), group(47100), hostNetwork), "service nodestatus"},
-		"a user alone, by a helper":           {pod: pod("agents", labelled("prober"), user(47104), groups(47100))},
-		"a container's user alone":            {pod("ns", containerUser(47108)), `container "i" runs as user 47108`},
-		"a container's group alone": {pod("ns", containerGroup(47100)),
+		"a user there, with the host's files": {podOf("ns", user(47104), ownUsers, mounts("/tmp")), "user 47104"},
+		"a user there, with files for others": {podOf("ns", containerUser(47104), ownUsers, scratch), "user 47104"},
+		"a group there, with a claim":         {podOf("ns", fsGroup(47109), ownUsers, secretVolume, claimed), "group 47109"},
+		"the folder, in a user namespace":     {podOf("ns", ownUsers, mounts("/run/microlet")), "own folder"},
+		"a user, with the host's users said":  {podOf("ns", user(47104), hostUsers), "user 47104"},
+		"a user with the host":                {podOf("ns", user(47104), mounts("/tmp")), "user 47104"},
+		"a user with the host's processes":    {podOf("ns", user(47104), hostPID), "user 47104"},
+		"a user with the host's network":      {podOf("ns", user(47103), group(47100), hostNetwork), "service nodestatus"},
+		"a user alone, by a helper":           {pod: podOf("agents", labelled("prober"), user(47104), groups(47100))},
+		"a container's user alone":            {podOf("ns", containerUser(47108)), `container "i" runs as user 47108`},
+		"a container's group alone": {podOf("ns", containerGroup(47100)),
 			`container "i" is in the group 47100 (runAsGroup)`},
-		"runAsGroup alone":         {pod("ns", group(47100)), "group 47100 (runAsGroup)"},
-		"fsGroup alone":            {pod("ns", fsGroup(47109)), "group 47109 (fsGroup)"},
-		"supplementalGroups alone": {pod("ns", groups(47100)), "group 47100 (supplementalGroups)"},
-		"a user of nobody yet":     {pod("ns", user(47100), mounts("/tmp")), "reserved for the node agent"},
-		"a user, by a helper": {pod: pod("agents", labelled("prober"), user(47104), group(47100),
+		"runAsGroup alone":         {podOf("ns", group(47100)), "group 47100 (runAsGroup)"},
+		"fsGroup alone":            {podOf("ns", fsGroup(47109)), "group 47109 (fsGroup)"},
+		"supplementalGroups alone": {podOf("ns", groups(47100)), "group 47100 (supplementalGroups)"},
+		"a user of nobody yet":     {podOf("ns", user(47100), mounts("/tmp")), "reserved for the node agent"},
+		"a user, by a helper": {pod: podOf("agents", labelled("prober"), user(47104), group(47100),
 			mounts("/run/microlet"))},
-		"another role's user, by a helper": {pod("agents", labelled("prober"), user(47108), mounts("/run/microlet")),
+		"another role's user, by a helper": {podOf("agents", labelled("prober"), user(47108), mounts("/run/microlet")),
 			"service nodeapi"},
-		"a container's user": {pod("ns", containerUser(47108), mounts("/tmp")),
+		"a container's user": {podOf("ns", containerUser(47108), mounts("/tmp")),
 			`container "i" runs as user 47108, which is the node agent's service nodeapi`},
-		"a container's group": {pod("ns", containerGroup(47100), mounts("/tmp")),
+		"a container's group": {podOf("ns", containerGroup(47100), mounts("/tmp")),
 			`container "i" is in the group 47100 (runAsGroup)`},
-		"the group of the sockets": {pod("ns", groups(1, 47100), mounts("/run")), "group 47100 (supplementalGroups)"},
-		"the group of the logs":    {pod("ns", groups(47109), mounts("/var/log")), "group 47109 (supplementalGroups)"},
-		"as fsGroup":               {pod("ns", fsGroup(47109), mounts("/var/log")), "group 47109 (fsGroup)"},
-		"as runAsGroup":            {pod("ns", group(47100), hostPID), "group 47100 (runAsGroup)"},
-		"the group of the logs, by nodeapi": {pod: pod("agents", labelled("nodeapi"), user(47108), groups(47109),
+		"the group of the sockets": {podOf("ns", groups(1, 47100), mounts("/run")), "group 47100 (supplementalGroups)"},
+		"the group of the logs":    {podOf("ns", groups(47109), mounts("/var/log")), "group 47109 (supplementalGroups)"},
+		"as fsGroup":               {podOf("ns", fsGroup(47109), mounts("/var/log")), "group 47109 (fsGroup)"},
+		"as runAsGroup":            {podOf("ns", group(47100), hostPID), "group 47100 (runAsGroup)"},
+		"the group of the logs, by nodeapi": {pod: podOf("agents", labelled("nodeapi"), user(47108), groups(47109),
 			mounts("/var/log"))},
-		"the group of the logs, by a prober": {pod("agents", labelled("prober"), groups(47109), mounts("/var/log")),
+		"the group of the logs, by a prober": {podOf("agents", labelled("prober"), groups(47109), mounts("/var/log")),
 			"group 47109"},
-		"root and others of the host": {pod: pod("ns", user(47099), containerUser(0), groups(47110),
+		"root and others of the host": {pod: podOf("ns", user(47099), containerUser(0), groups(47110),
 			mounts("/tmp"), hostNetwork)},
 	} {
 		v := h.Admit(t.Context(), &Attributes{Pod: test.pod})
@@ -160,7 +160,7 @@ func TestHelpers(t *testing.T) {
 	}
 	none := Helpers{Folders: h.Folders}
 	if v := none.Admit(t.Context(),
-		&Attributes{Pod: pod("", labelled("prober"), mounts("/run/microlet"))}); !strings.Contains(v.Message, "no pod may") {
+		&Attributes{Pod: podOf("", labelled("prober"), mounts("/run/microlet"))}); !strings.Contains(v.Message, "no pod may") {
 		t.Errorf("with no namespace of helpers: %q, want a rejection", v.Message)
 	}
 }
@@ -174,13 +174,13 @@ func TestHelpersOfEphemeralContainers(t *testing.T) {
 		uid      int64
 		admitted bool
 	}{
-		{"a user with the host", pod("ns", mounts("/tmp")), 47104, false},
-		{"a user with the host's processes", pod("ns", hostPID), 47104, false},
-		{"another user", pod("ns", mounts("/tmp")), 1000, true},
-		{"a user with the host's network", pod("ns", hostNetwork), 47104, false},
-		{"a user alone", pod("ns"), 47104, false},
-		{"a helper", pod("agents", helper, mounts("/tmp")), 47104, true},
-		{"without the label", pod("agents", mounts("/tmp")), 47104, false},
+		{"a user with the host", podOf("ns", mounts("/tmp")), 47104, false},
+		{"a user with the host's processes", podOf("ns", hostPID), 47104, false},
+		{"another user", podOf("ns", mounts("/tmp")), 1000, true},
+		{"a user with the host's network", podOf("ns", hostNetwork), 47104, false},
+		{"a user alone", podOf("ns"), 47104, false},
+		{"a helper", podOf("agents", helper, mounts("/tmp")), 47104, true},
+		{"without the label", podOf("agents", mounts("/tmp")), 47104, false},
 	} {
 		v := h.AdmitEphemeral(test.pod,
 			&v1.Container{Name: "debug", SecurityContext: &v1.SecurityContext{RunAsUser: &test.uid}})
@@ -207,20 +207,20 @@ func TestHelpersOfImages(t *testing.T) {
 		gids        []int64
 		image, user bool // admitted by each
 	}{
-		{"an image's user with the host", pod("ns", mounts("/run")), 47104, []int64{0}, false, false},
-		{"an image's user alone", pod("ns"), 47104, []int64{47100}, false, false},
-		{"an image's group alone", pod("ns"), 1000, []int64{47100}, true, false},
-		{"an image's user with the host's processes", pod("ns", hostPID), 47108, nil, false, false},
-		{"an image's user with the host's network", pod("ns", hostNetwork), 47103, nil, false, false},
-		{"an image's user with the host's /dev/shm", pod("ns", hostIPC), 47103, nil, false, false},
-		{"an image's group with the host's /dev/shm", pod("ns", hostIPC), 1000, []int64{47100}, true, false},
-		{"an image's group with the host's network", pod("ns", hostNetwork), 1000, []int64{47100}, true, false},
-		{"an image's group", pod("ns", mounts("/run")), 1000, []int64{1000, 47100}, true, false},
-		{"an image's user that the pod replaces", pod("ns", user(1000), mounts("/run")), 47104, nil, true, false},
-		{"a helper's image", pod("agents", labelled("prober"), mounts("/run/microlet")), 47104, []int64{47100}, true, true},
-		{"a helper's image of another role", pod("agents", labelled("prober"), mounts("/run/microlet")), 47108, nil, false,
+		{"an image's user with the host", podOf("ns", mounts("/run")), 47104, []int64{0}, false, false},
+		{"an image's user alone", podOf("ns"), 47104, []int64{47100}, false, false},
+		{"an image's group alone", podOf("ns"), 1000, []int64{47100}, true, false},
+		{"an image's user with the host's processes", podOf("ns", hostPID), 47108, nil, false, false},
+		{"an image's user with the host's network", podOf("ns", hostNetwork), 47103, nil, false, false},
+		{"an image's user with the host's /dev/shm", podOf("ns", hostIPC), 47103, nil, false, false},
+		{"an image's group with the host's /dev/shm", podOf("ns", hostIPC), 1000, []int64{47100}, true, false},
+		{"an image's group with the host's network", podOf("ns", hostNetwork), 1000, []int64{47100}, true, false},
+		{"an image's group", podOf("ns", mounts("/run")), 1000, []int64{1000, 47100}, true, false},
+		{"an image's user that the pod replaces", podOf("ns", user(1000), mounts("/run")), 47104, nil, true, false},
+		{"a helper's image", podOf("agents", labelled("prober"), mounts("/run/microlet")), 47104, []int64{47100}, true, true},
+		{"a helper's image of another role", podOf("agents", labelled("prober"), mounts("/run/microlet")), 47108, nil, false,
 			false},
-		{"root", pod("ns", mounts("/run")), 0, []int64{0, 10}, true, true},
+		{"root", podOf("ns", mounts("/run")), 0, []int64{0, 10}, true, true},
 	} {
 		image, user := h.AdmitImage(test.pod, c, &test.uid), h.AdmitUser(test.pod, c, test.uid, test.gids)
 		if image.Admitted() != test.image || user.Admitted() != test.user {
@@ -232,7 +232,7 @@ func TestHelpersOfImages(t *testing.T) {
 			}
 		}
 	}
-	if v := h.AdmitImage(pod("ns", mounts("/run")), c, nil); !v.Admitted() {
+	if v := h.AdmitImage(podOf("ns", mounts("/run")), c, nil); !v.Admitted() {
 		t.Errorf("an image's user by name: %s", v.Message)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/microlet/microlet/services/internal/podutil"
-	"github.com/microlet/microlet/services/podsync/internal/preemption"
+	"github.com/microlet/microlet/services/podsync/internal/admission/internal/preemption"
 )
 
 // NodeFit rejects what the scheduler would not have put here: a pod that names the node

@@ -11,7 +11,8 @@ import (
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/proto/subject"
-	"github.com/microlet/microlet/services/podsync/internal/podeviction"
+	"github.com/microlet/microlet/services/podsync/internal/eviction"
+	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
 // Limits of an EvictRequest: its message and annotations go into the pod's status and into an Event.
@@ -24,7 +25,7 @@ const (
 
 // Evictor ends pods; see podeviction.Evictor.
 type Evictor interface {
-	Evict(ctx context.Context, r podeviction.Request) error
+	Evict(ctx context.Context, r eviction.Request) error
 }
 
 // DeadContainers removes those of pods that have ended; see cleanup.Cleanup.
@@ -37,7 +38,7 @@ func (s *server) Evict(ctx context.Context, r *podsyncv1.EvictRequest) (*podsync
 	if err := checkEvict(r); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	err := s.evictor.Evict(ctx, podeviction.Request{
+	err := s.evictor.Evict(ctx, eviction.Request{
 		UID: types.UID(r.GetPodUid()), Message: r.GetMessage(), GraceSeconds: r.GetGracePeriodSeconds(),
 		Annotations: r.GetAnnotations(), DisruptionTarget: r.GetDisruptionTarget(), Limit: limitOf(r.GetExceededLimit()),
 	})
@@ -45,9 +46,9 @@ func (s *server) Evict(ctx context.Context, r *podsyncv1.EvictRequest) (*podsync
 	switch {
 	case err == nil:
 		return &podsyncv1.EvictResponse{}, nil
-	case errors.Is(err, podeviction.ErrUnknownPod):
+	case errors.Is(err, pod.ErrUnknown):
 		code = codes.NotFound
-	case errors.Is(err, podeviction.ErrCritical), errors.Is(err, podeviction.ErrWithinLimit):
+	case errors.Is(err, eviction.ErrCritical), errors.Is(err, eviction.ErrWithinLimit):
 		code = codes.FailedPrecondition
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		code = codes.DeadlineExceeded
@@ -55,11 +56,11 @@ func (s *server) Evict(ctx context.Context, r *podsyncv1.EvictRequest) (*podsync
 	return nil, status.Error(code, err.Error())
 }
 
-func limitOf(l *podsyncv1.ExceededLimit) *podeviction.Limit {
+func limitOf(l *podsyncv1.ExceededLimit) *eviction.Limit {
 	if l == nil {
 		return nil
 	}
-	return &podeviction.Limit{EmptyDir: l.GetEmptyDir(), Container: l.GetContainer(), UsedBytes: l.GetUsedBytes()}
+	return &eviction.Limit{EmptyDir: l.GetEmptyDir(), Container: l.GetContainer(), UsedBytes: l.GetUsedBytes()}
 }
 
 func checkEvict(r *podsyncv1.EvictRequest) error {

@@ -13,16 +13,17 @@ import (
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/proto/role"
-	"github.com/microlet/microlet/services/podsync/internal/podeviction"
+	"github.com/microlet/microlet/services/podsync/internal/eviction"
+	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
 // evictor notes what it was asked for, and fails.
 type evictor struct {
 	err   error
-	asked []podeviction.Request
+	asked []eviction.Request
 }
 
-func (e *evictor) Evict(_ context.Context, r podeviction.Request) error {
+func (e *evictor) Evict(_ context.Context, r eviction.Request) error {
 	e.asked = append(e.asked, r)
 	return e.err
 }
@@ -37,8 +38,8 @@ func (d dead) RemoveDead(context.Context) (int, error) { return d.n, d.err }
 
 func TestAnEvictionsOutcomeHasItsCode(t *testing.T) {
 	for err, want := range map[error]codes.Code{
-		nil: codes.OK, fmt.Errorf("evict: %w", podeviction.ErrUnknownPod): codes.NotFound,
-		podeviction.ErrCritical: codes.FailedPrecondition, podeviction.ErrWithinLimit: codes.FailedPrecondition,
+		nil: codes.OK, fmt.Errorf("evict: %w", pod.ErrUnknown): codes.NotFound,
+		eviction.ErrCritical: codes.FailedPrecondition, eviction.ErrWithinLimit: codes.FailedPrecondition,
 		context.DeadlineExceeded: codes.DeadlineExceeded,
 		errors.New("broken"):     codes.Internal,
 	} {
@@ -52,7 +53,7 @@ func TestAnEvictionsOutcomeHasItsCode(t *testing.T) {
 			t.Errorf("%v is reported as %v, want code %v", err, got, want)
 		}
 		if r := e.asked[0]; r.UID != "u" || r.Message != "low" || r.GraceSeconds != 3 || !r.DisruptionTarget ||
-			r.Limit == nil || *r.Limit != (podeviction.Limit{EmptyDir: "v", Container: "c", UsedBytes: 7}) {
+			r.Limit == nil || *r.Limit != (eviction.Limit{EmptyDir: "v", Container: "c", UsedBytes: 7}) {
 			t.Errorf("asked for %+v", r)
 		}
 	}

@@ -9,13 +9,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
-	"github.com/microlet/microlet/services/podsync/internal/csivolume"
-	"github.com/microlet/microlet/services/podsync/internal/volume"
+	"github.com/microlet/microlet/services/podsync/internal/volumes"
 )
 
-// Volumes know how full they are; see volume.Manager.
+// Volumes know how full they are; see volumes.Manager.
 type Volumes interface {
-	Usage(ctx context.Context, pod types.UID, name string) (csivolume.Usage, error)
+	Usage(ctx context.Context, pod types.UID, name string) (volumes.Usage, error)
 }
 
 // GetVolumeStats asks the driver or the file system of a volume.
@@ -23,9 +22,9 @@ func (s *server) GetVolumeStats(ctx context.Context, r *podsyncv1.GetVolumeStats
 	*podsyncv1.GetVolumeStatsResponse, error) {
 	u, err := s.volumes.Usage(ctx, types.UID(r.GetPodUid()), r.GetVolume())
 	switch {
-	case errors.Is(err, volume.ErrNoVolume):
+	case errors.Is(err, volumes.ErrNoVolume):
 		return nil, status.Error(codes.NotFound, err.Error())
-	case errors.Is(err, csivolume.ErrNotMeasured):
+	case errors.Is(err, volumes.ErrNotMeasured):
 		return nil, status.Error(codes.Unimplemented, err.Error())
 	case err != nil:
 		return nil, status.Error(codes.Internal, err.Error())

@@ -32,7 +32,6 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/cluster/persistentvolume"
 	"github.com/microlet/microlet/services/podsync/internal/cluster/podcertificate"
 	"github.com/microlet/microlet/services/podsync/internal/cluster/runtimeclass"
-	"github.com/microlet/microlet/services/podsync/internal/thisnode"
 )
 
 // Workers learn of changes; see worker.Workers.
@@ -108,11 +107,11 @@ func (c *Cluster) clientWith(gate string) kubernetes.Interface {
 	return c.client
 }
 
-// Certificates gets certificates for the pods of a node.
-func (c *Cluster) Certificates(node *thisnode.Node, events record.EventRecorder,
+// Certificates gets certificates for the pods of a node, by its name and what the API server has of it.
+func (c *Cluster) Certificates(name string, node func() *v1.Node, events record.EventRecorder,
 	log *slog.Logger) (*podcertificate.Certificates, error) {
 	return podcertificate.New(podcertificate.Options{
-		Client: c.clientWith("PodCertificateRequest"), NodeName: node.Reference.Name, Node: node.Object.Node,
+		Client: c.clientWith("PodCertificateRequest"), NodeName: name, Node: node,
 		Changed: c.changed, Events: events, Log: log,
 	})
 }

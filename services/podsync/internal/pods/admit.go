@@ -1,0 +1,60 @@
+package pods
+
+import (
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/podutil"
+	"github.com/microlet/microlet/services/internal/tracing"
+	"github.com/microlet/microlet/services/podsync/internal/admission"
+	"github.com/microlet/microlet/services/podsync/internal/pod"
+)
+
+// Admission decides which pods may run here; see admission.Admitter.
+type Admission interface {
+	Add(p *v1.Pod, source podsyncv1.PodSource)
+	Heard(source podsyncv1.PodSource)
+	Admit(ctx context.Context, p *v1.Pod, source podsyncv1.PodSource, running bool) (admission.Result, error)
+	// Rejected counts a pod that was admitted, and may then not run here all the same.
+	Rejected(reason string)
+	// Removed notes that the pod's source wants it no longer.
+	Removed(uid types.UID)
+	Ended(uid types.UID)
+	Forget(uid types.UID)
+}
+
+// admit asks, until it has an answer, whether the pod may run here. It is false for a pod
+// that may not, which is then on its way to its end.
+func (w *worker) admit(ctx context.Context, p *v1.Pod, state *pod.State) (bool, error) {
+	// What has ended asks for no place any more.
+	if w.admitted || podutil.IsTerminal(p.Status.Phase) {
+		return true, nil
+	}
+	running := state.ReadySandbox() != nil || state.AnyRunning()
+	ctx, span := tracing.Start(ctx, "canAdmitPod")
+	result, err := w.deps.Admission.Admit(ctx, p, w.source, running)
+	span.End(err)
+	if err != nil {
+		return false, transient("admit the pod", err)
+	}
+	if result.Admitted() {
+		w.admitted = true
+		w.note(func(s *Standing) { s.Admitted = true })
+		return true, nil
+	}
+	w.reject(p, result)
+	return false, nil
+}
+
+// reject ends a pod that may not run here.
+func (w *worker) reject(p *v1.Pod, why admission.Result) {
+	w.reporting.Lock()
+	w.rejection = &why
+	w.reporting.Unlock()
+	w.note(func(s *Standing) { s.Rejection = &why })
+	w.move(causeRejected)
+	w.deps.event(p, v1.EventTypeWarning, why.Reason, "%s", why.Message)
+}

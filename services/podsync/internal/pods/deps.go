@@ -1,0 +1,243 @@
+package pods
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/podsync/internal/admission"
+	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
+	"github.com/microlet/microlet/services/podsync/internal/images"
+	"github.com/microlet/microlet/services/podsync/internal/logs"
+	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/pod/fields"
+	podstatus "github.com/microlet/microlet/services/podsync/internal/pod/status"
+	"github.com/microlet/microlet/services/podsync/internal/pod/trace"
+	"github.com/microlet/microlet/services/podsync/internal/pods/criconfig"
+	"github.com/microlet/microlet/services/podsync/internal/pods/internal/hook"
+	"github.com/microlet/microlet/services/podsync/internal/probes/results"
+	"github.com/microlet/microlet/services/podsync/internal/volumes"
+)
+
+// Runtime is what a worker asks of the container runtime. Stopping or removing what is
+// gone succeeds.
+type Runtime interface {
+	State(ctx context.Context, uid types.UID) (*pod.State, error)
+	RunSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handler string, urgent bool) (string, error)
+	StartContainer(ctx context.Context, sandboxID string, config *runtimeapi.ContainerConfig,
+		sandbox *runtimeapi.PodSandboxConfig, urgent bool, check runtime.Check) (string, error)
+	StopContainer(ctx context.Context, id string, grace time.Duration) error
+	RemoveContainer(ctx context.Context, id string) error
+	StopSandbox(ctx context.Context, id string) error
+}
+
+// Remover removes what nothing waits for.
+type Remover interface {
+	// Remove removes everything that the runtime has of a pod.
+	Remove(ctx context.Context, state *pod.State) error
+	RemoveContainer(ctx context.Context, id string) error
+	RemoveSandbox(ctx context.Context, id string) error
+}
+
+// Images makes a container's image present and returns what to create the container
+// with. An *image.Error is what the container's status shows.
+type Images interface {
+	Ensure(ctx context.Context, p *v1.Pod, c *v1.Container) (*images.Image, error)
+	// EnsureVolume makes the image of an image volume present, and returns what CRI mounts.
+	EnsureVolume(ctx context.Context, p *v1.Pod, v *v1.ImageVolumeSource) (*runtimeapi.ImageSpec, error)
+}
+
+// Volumes mounts what a pod names and unmounts what was mounted.
+type Volumes interface {
+	// Check reports whether every object that the pod's volumes name exists.
+	Check(ctx context.Context, p *v1.Pod) error
+	// Existing returns the pod's volumes if all are mounted and filled.
+	Existing(p *v1.Pod) (map[string]volumes.Mounted, bool)
+	// Mount sets up what is missing.
+	Mount(ctx context.Context, p *v1.Pod) (map[string]volumes.Mounted, error)
+	// Refresh brings up to date what may have changed.
+	Refresh(ctx context.Context, p *v1.Pod) error
+	// Hold keeps from being renewed, until release is called, what the container mounts of files in volumes.
+	Hold(ctx context.Context, p *v1.Pod, c *v1.Container) (release func(), err error)
+	// Unmount also removes the pod's folder.
+	Unmount(ctx context.Context, uid types.UID) error
+}
+
+// Cgroups makes and removes the pods' cgroups.
+type Cgroups interface {
+	EnsurePod(p *v1.Pod) (parent string, err error)
+	RemovePod(ctx context.Context, uid types.UID) error
+}
+
+// Config turns pods into what CRI takes, and makes the folders that it names.
+type Config interface {
+	Prepare(p *v1.Pod) error
+	Sandbox(p *v1.Pod, in criconfig.SandboxInput) (*runtimeapi.PodSandboxConfig, error)
+	Container(ctx context.Context, p *v1.Pod, c *v1.Container,
+		in criconfig.ContainerInput) (*runtimeapi.ContainerConfig, error)
+	LinkLogs(p *v1.Pod, c *v1.Container, restartCount int32, id string) error
+}
+
+// UserNamespaces gives users of their own to pods with hostUsers: false.
+type UserNamespaces interface {
+	// Of returns the user namespace of a sandbox, or the one that a new sandbox is to have if it is nil.
+	Of(ctx context.Context, uid types.UID, sandbox *pod.Sandbox) (*runtimeapi.UserNamespace, error)
+}
+
+// Objects remembers which objects pods name.
+type Objects interface {
+	Register(p *v1.Pod)
+	Unregister(uid types.UID)
+}
+
+// Logs removes the log folders of pods that are gone.
+type Logs interface {
+	Remove(p logs.Pod) error
+	// RemoveContainer removes one container's log and the links to it.
+	RemoveContainer(logPath string) error
+	// NextRestartCount is the restart count that the logs of a container leave free.
+	NextRestartCount(p logs.Pod, container string) int32
+}
+
+// MirrorManager keeps the mirror pods of static pods, and passes the status of every pod on to the object that shows it
+// in the API; see mirror.Manager.
+type MirrorManager interface {
+	// Want reports a static pod, which the API knows by its mirror pod alone.
+	Want(p *v1.Pod)
+	Set(p *v1.Pod, s v1.PodStatus)
+	Terminated(p *v1.Pod, s v1.PodStatus)
+	UpdateFromAPI(p *v1.Pod)
+	Last(uid types.UID) (v1.PodStatus, bool)
+	Forget(uid types.UID)
+}
+
+// RuntimeClasses finds the runtime handler of a class; no class is the handler "".
+type RuntimeClasses interface {
+	Handler(ctx context.Context, class *string) (string, error)
+}
+
+// PodReporter learns of every pod that a worker has, of what becomes of it, and of its end.
+type PodReporter interface {
+	Pod(p *v1.Pod, source podsyncv1.PodSource, terminating bool)
+	Status(uid types.UID, state *pod.State, status *v1.PodStatus)
+	Forget(uid types.UID)
+}
+
+// Hooks runs lifecycle hooks in and against containers that run.
+type Hooks interface {
+	Run(ctx context.Context, in hook.Input, handler *v1.LifecycleHandler) error
+}
+
+// RuntimeState is what the container runtime said last of itself.
+type RuntimeState interface {
+	// NetworkProblem says what keeps pods from having a network; empty when nothing does.
+	NetworkProblem() string
+	// RecursiveReadOnly reports whether the pod's runtime handler can mount read-only all the way down.
+	RecursiveReadOnly(p *v1.Pod) bool
+	// UserNamespaces returns nil if a runtime handler gives pods users of their own, or else what the pod shows.
+	UserNamespaces(ctx context.Context, handler string) error
+}
+
+// Predecessors ends what runs of static pods under the UIDs of earlier manifests.
+type Predecessors interface {
+	// End ends what the runtime has of a static pod under another UID that no worker looks after.
+	End(ctx context.Context, p *v1.Pod) error
+}
+
+// ContainerAdmission decides which containers of an admitted pod may run.
+type ContainerAdmission interface {
+	// AdmitEphemeral decides which containers may join a pod that runs.
+	AdmitEphemeral(p *v1.Pod, c *v1.Container) admission.Result
+	// AdmitImage decides whether a container of the pod may run as what its image says.
+	AdmitImage(p *v1.Pod, c *v1.Container, image *images.Image) admission.Result
+	// CheckCreated returns what syncs at a container between its creation and its start; nil if nothing needs to.
+	CheckCreated(p *v1.Pod, c *v1.Container, image *images.Image) runtime.Check
+}
+
+// Probes knows what the prober found.
+type Probes interface {
+	// Of returns what the prober said of a pod's containers.
+	Of(uid types.UID) results.Results
+}
+
+// HostIPs are the node's addresses, the primary one first.
+type HostIPs interface {
+	// Known are empty while the addresses are unknown.
+	Known() []string
+	// Assumed are Known, or likely addresses while these are unknown.
+	Assumed() []string
+	// Awaited reports whether the addresses are unknown and worth waiting for.
+	Awaited() bool
+}
+
+// Deps are what workers use, by concern. All interfaces are needed.
+type Deps struct {
+	RuntimeDeps
+	Resources
+	Admissions
+	Reporting
+	Limits
+	Log *slog.Logger
+}
+
+// RuntimeDeps are what runs pods.
+type RuntimeDeps struct {
+	Runtime        Runtime
+	Remover        Remover
+	RuntimeState   RuntimeState
+	RuntimeClasses RuntimeClasses
+	Predecessors   Predecessors
+}
+
+// Resources are what pods run with.
+type Resources struct {
+	Images  Images
+	Volumes Volumes
+	Cgroups Cgroups
+	Config  Config
+	Objects Objects
+	Logs    Logs
+	Hooks   Hooks
+	Users   UserNamespaces
+}
+
+// Admissions decide what may run here.
+type Admissions struct {
+	Admission          Admission
+	ContainerAdmission ContainerAdmission
+	// Ends returns how a pod is to end at once, nil for a pod that may run: the node shuts down.
+	Ends func(p *v1.Pod) *podstatus.Override
+}
+
+// Reporting holds where workers report the status, and the parts of the status that are not from the runtime.
+type Reporting struct {
+	Mirrors  MirrorManager
+	Reporter PodReporter
+	Events   record.EventRecorder
+	Probes   Probes
+	HostIPs  HostIPs
+	// Traces are those of the pods; nil is none.
+	Traces *trace.Traces
+}
+
+// Limits are settings of the workers.
+type Limits struct {
+	// MaxBackoff bounds CrashLoopBackOff; 0 means 5 minutes.
+	MaxBackoff time.Duration
+	// Resync is how often a pod is looked at when nothing wakes its worker, up to half added;
+	// 0 means a minute.
+	Resync time.Duration
+	// Gated are the pod fields that are supported because their feature gate is on: GatedFields.
+	Gated []string
+	// KeepDead is how many dead instances of a container stay; at least 1 does.
+	KeepDead int
+}
+
+// GatedFields are the pod fields whose feature gates are on.
+func GatedFields(enabled func(gate string) bool) []string { return fields.Gated(enabled) }

@@ -1,0 +1,60 @@
+package pods
+
+import (
+	"errors"
+
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/services/internal/eventref"
+)
+
+// Reasons of events and waiting containers, as the kubelet's: tools filter on them.
+const (
+	reasonBackOff                        = "BackOff"
+	reasonCrashLoopBackOff               = "CrashLoopBackOff"
+	reasonCreateContainerConfigError     = "CreateContainerConfigError"
+	reasonCreateContainerError           = "CreateContainerError"
+	reasonCreated                        = "Created"
+	reasonFailed                         = "Failed"
+	reasonFailedCreatePodSandBox         = "FailedCreatePodSandBox"
+	reasonFailedKillPod                  = "FailedKillPod"
+	reasonFailedMount                    = "FailedMount"
+	reasonFailedMapVolume                = "FailedMapVolume"
+	reasonFailedAttachVolume             = "FailedAttachVolume"
+	reasonFailedPostStartHook            = "FailedPostStartHook"
+	reasonFailedPreStopHook              = "FailedPreStopHook"
+	reasonFailedToCreatePodContainer     = "FailedCreatePodContainer"
+	reasonFailedToMakePodDataDirectories = "Failed"
+	reasonKilling                        = "Killing"
+	reasonPostStartHookError             = "PostStartHookError"
+	reasonFailedStatusPodSandBox         = "FailedPodSandBoxStatus"
+	reasonFailedSync                     = "FailedSync"
+	reasonNetworkNotReady                = "NetworkNotReady"
+	reasonResizeInfeasible               = "ResizeInfeasible"
+	reasonRunContainerError              = "RunContainerError"
+	reasonSandboxChanged                 = "SandboxChanged"
+	reasonStarted                        = "Started"
+)
+
+// event records an event about the pod.
+func (d *Deps) event(p *v1.Pod, kind, reason, format string, args ...any) {
+	d.Events.Eventf(eventref.Pod(p), kind, reason, format, args...)
+}
+
+// containerEvent records an event about one container of the pod.
+func (d *Deps) containerEvent(p *v1.Pod, container, kind, reason, format string, args ...any) {
+	d.Events.Eventf(eventref.Container(p, container), kind, reason, format, args...)
+}
+
+// plain takes our own words off an error of the runtime: an event contains the runtime's.
+func plain(err error) error {
+	var wire interface {
+		error
+		GRPCStatus() *status.Status
+	}
+	if errors.As(err, &wire) {
+		return wire
+	}
+	return err
+}

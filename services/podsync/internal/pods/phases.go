@@ -1,0 +1,106 @@
+package pods
+
+import "github.com/microlet/microlet/services/internal/logkey"
+
+// phase is where a pod is in its life. It only moves on along transitions; after a restart
+// of podsync it is found again from the pod's object and the runtime.
+type phase int
+
+const (
+	// syncing: the pod should run.
+	syncing phase = iota
+	// terminating: its containers are being stopped.
+	terminating
+	// terminated: nothing of it runs; what it held is being given back.
+	terminated
+	// released: all is given back, the object's end is awaited.
+	released
+	// gone: the object has ended and nothing of the pod is left on the node.
+	gone
+)
+
+func (p phase) String() string {
+	return [...]string{"sync", "terminating", "terminated", "released", "gone"}[p]
+}
+
+// cause is what moves a pod on.
+type cause string
+
+const (
+	// causeDeleted: its object has a deletion timestamp.
+	causeDeleted cause = "deleted"
+	// causeRemoved: its source wants it no longer.
+	causeRemoved cause = "removed"
+	// causeEvicted: somebody on the node ended it: pressure, preemption, shutdown.
+	causeEvicted cause = "evicted"
+	// causeDeadline: activeDeadlineSeconds are over.
+	causeDeadline cause = "deadline"
+	// causeRejected: admission would not have it here.
+	causeRejected cause = "rejected"
+	// causeEnded: its containers have ended and none is to run again.
+	causeEnded cause = "ended"
+	// causeStopped: no container and no sandbox of it runs.
+	causeStopped cause = "stopped"
+	// causeReleased: volumes are unmounted and the cgroup is removed.
+	causeReleased cause = "released"
+	// causeCleanedUp: what the runtime and the log folder had of it is removed.
+	causeCleanedUp cause = "cleaned_up"
+)
+
+// transition is one arrow of the drawing in docs/pod-lifecycle.md.
+type transition struct {
+	from phase
+	on   cause
+	to   phase
+}
+
+// transitions are all moves that there are.
+var transitions = []transition{
+	{syncing, causeDeleted, terminating},
+	{syncing, causeRemoved, terminating},
+	{syncing, causeEvicted, terminating},
+	{syncing, causeDeadline, terminating},
+	{syncing, causeRejected, terminating},
+	{syncing, causeEnded, terminating},
+	{terminating, causeStopped, terminated},
+	{terminated, causeReleased, released},
+	{released, causeCleanedUp, gone},
+}
+
+// next is where a cause leads from a phase; one that leads nowhere leaves the pod where it is.
+func next(from phase, on cause) phase {
+	for _, t := range transitions {
+		if t.from == from && t.on == on {
+			return t.to
+		}
+	}
+	return from
+}
+
+// move moves the pod on. The other services learn of the first step towards its end.
+func (w *worker) move(on cause) {
+	before := w.phase
+	w.reporting.Lock() // what is being reported is that of the phase before
+	w.phase = next(before, on)
+	w.reporting.Unlock()
+	if w.phase == before {
+		return
+	}
+	w.note(func(s *Standing) {
+		s.Phase, s.Syncing, s.Released = w.phase.String(), w.phase == syncing, w.phase >= released
+	})
+	w.deps.Log.Debug("pod phase changed", logkey.Pod, podName(w.latest()), logkey.PodUID, w.uid,
+		"from", before.String(),
+		"to", w.phase.String(), "cause", string(on))
+	switch w.phase {
+	case terminating:
+		w.mu.Lock()
+		w.ending = true
+		w.mu.Unlock()
+		w.abandonPulls()
+		w.publish()
+	case terminated:
+		w.end()
+	case syncing, released, gone:
+	}
+}

@@ -1,0 +1,127 @@
+package pods
+
+import (
+	"context"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/podutil"
+)
+
+// held is a static pod that waits for another of its name to end: an edited manifest has another UID, and the pod of
+// the one before still holds its ports and its folders. It does not wait for the removal of what is left of that.
+type held struct {
+	pod  *v1.Pod
+	from podsyncv1.PodSource
+}
+
+// heard notes that a source is synced, and reports whether that was the last one.
+func (d *Dispatcher) heard(from podsyncv1.PodSource) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.workers.isSynced() {
+		return false
+	}
+	d.unsynced = slices.DeleteFunc(slices.Clone(d.unsynced), func(s podsyncv1.PodSource) bool { return s == from })
+	return len(d.unsynced) == 0
+}
+
+// Unsynced returns the sources that are not synced yet.
+func (d *Dispatcher) Unsynced() []podsyncv1.PodSource {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.unsynced)
+}
+
+func isStatic(from podsyncv1.PodSource) bool { return from != podsyncv1.PodSource_POD_SOURCE_API }
+
+func fullName(p *v1.Pod) types.NamespacedName {
+	return types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
+}
+
+// hold keeps a static pod back while another of its name has a worker, and reports whether it does.
+func (d *Dispatcher) hold(p *v1.Pod, from podsyncv1.PodSource) bool {
+	if !isStatic(from) {
+		return false
+	}
+	name := fullName(p)
+	for i, h := range d.held[name] {
+		if h.pod.UID == p.UID {
+			d.held[name][i].pod = p
+			d.deps.Mirrors.Want(p)
+			return true
+		}
+	}
+	if !d.runsStatic(name) {
+		return false
+	}
+	d.log.Info("static pod waits for the end of another of its name", logkey.Pod, podName(p), logkey.PodUID, p.UID,
+		logkey.Source, from.String())
+	d.held[name] = append(d.held[name], held{p, from})
+	d.deps.Mirrors.Want(p) // it may be known by its UID, and have been dropped since
+	return true
+}
+
+func (d *Dispatcher) runsStatic(name types.NamespacedName) bool {
+	for _, w := range d.workers.all() {
+		if isStatic(w.source) && !w.isForgotten() && fullName(w.latest()) == name {
+			return true
+		}
+	}
+	return false
+}
+
+// dropHeld forgets a pod that its source no longer wants before it could begin.
+func (d *Dispatcher) dropHeld(uid types.UID) {
+	for name, list := range d.held {
+		rest := slices.DeleteFunc(list, func(h held) bool { return h.pod.UID == uid })
+		if len(rest) == len(list) {
+			continue
+		}
+		d.deps.Mirrors.Forget(uid)
+		if d.held[name] = rest; len(rest) == 0 {
+			delete(d.held, name)
+		}
+	}
+}
+
+// startHeld starts the pod that waited for the end of w's.
+func (d *Dispatcher) startHeld(ctx context.Context, w *worker) {
+	name := fullName(w.latest())
+	list := d.held[name]
+	if len(list) == 0 || d.runsStatic(name) {
+		return
+	}
+	if d.held[name] = list[1:]; len(list) == 1 {
+		delete(d.held, name)
+	}
+	d.start(ctx, d.newWorker(list[0].pod, list[0].from))
+}
+
+// restarts reports whether the pod's source has put it back after it was removed, and the pod goes on from what is left
+// of it, as under the kubelet: restart counts and logs continue, and its mirror pod stays. A pod that has ended by
+// itself, or whose containers are not all restarted, begins anew instead, as it would otherwise stay ended.
+func (w *worker) restarts() bool {
+	p := w.wantedAgain()
+	if p == nil || !isStatic(w.source) || p.Spec.RestartPolicy != v1.RestartPolicyAlways {
+		return false
+	}
+	last, _ := w.deps.Mirrors.Last(w.uid)
+	return !podutil.IsTerminal(last.Phase)
+}
+
+// supersede ends what runs of the same static pod under the UID of an earlier manifest, of before podsync's start.
+func (w *worker) supersede(ctx context.Context, p *v1.Pod) error {
+	if w.predecessorEnded || !isStatic(w.source) {
+		return nil
+	}
+	if err := w.deps.Predecessors.End(ctx, p); err != nil {
+		return transient("end the static pod's earlier version", err)
+	}
+	w.predecessorEnded = true
+	return nil
+}

@@ -1,0 +1,280 @@
+package pods
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/podutil"
+	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
+	"github.com/microlet/microlet/services/podsync/internal/pod/fields"
+	"github.com/microlet/microlet/services/podsync/internal/pods/criconfig"
+)
+
+// iterations bounds how often one sync may decide and act. Each iteration brings the pod
+// nearer to its rest; one that needs more has met something that keeps changing.
+const iterations = 5
+
+// startRetry is how long a pod waits whose container could not be started, as the
+// kubelet's back-off period.
+const startRetry = 10 * time.Second
+
+// sync makes the pod run. When the pod has come to its end by itself the phase is
+// terminating afterwards.
+func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err error) {
+	state, err := w.readState(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if err := w.supersede(ctx, p); err != nil {
+		return 0, err
+	}
+	if !w.history.adopted {
+		w.deps.Objects.Register(p)
+		w.backoff.Adopt(state)
+		w.history.adopted = true
+	}
+	if admitted, err := w.admit(ctx, p, state); err != nil || !admitted {
+		return 0, err
+	}
+	w.beginBackground(p, state)
+	// A pod that has ended asks for nothing any more: what it held is given back.
+	w.history.refusedEphemeral = nil
+	refusal := fields.Check(p, w.deps.Gated...)
+	w.noteRefused(refusal)
+	if refusal != nil && !podutil.IsTerminal(p.Status.Phase) &&
+		!w.mayGoOn(p, state, refusal) {
+		return w.refuse(p, state, refusal), nil
+	}
+	w.forbidEphemeral(p)
+	for range iterations {
+		actions := w.decide(p, state)
+		w.holdEphemeral(p, &actions)
+		w.hold(p, actions.Wait)
+		if actions.Finished {
+			w.move(causeEnded)
+			return 0, nil
+		}
+		if idle(&actions) {
+			return w.rest(p, state, actions.Wake), nil
+		}
+		w.report(p, state)
+		failed := w.act(ctx, p, state, &actions)
+		if context.Cause(ctx) != nil {
+			return 0, failed
+		}
+		if w.rejection != nil {
+			return 0, nil
+		}
+		before := state
+		if state, err = w.readState(ctx); err != nil {
+			return 0, err
+		}
+		if failed != nil {
+			w.report(p, state)
+			again, err := w.afterFailure(p, failed, actions.Wake)
+			if hasEndedSince(before, state) {
+				again = min(again, transientRetry)
+			}
+			return again, err
+		}
+	}
+	w.report(p, state)
+	return 0, transient("sync the pod", fmt.Errorf("still changing after %d iterations", iterations))
+}
+
+// rest is for a pod that needs nothing done. It returns when to look again.
+func (w *worker) rest(p *v1.Pod, state *pod.State, wake time.Time) time.Duration {
+	w.history.delayed = ""
+	if w.report(p, state) {
+		w.deps.Traces.Rest(w.uid)
+	}
+	w.keepFresh(p)
+	w.sweep(p, state)
+	return w.untilNext(sooner(wake, w.deadline(p)))
+}
+
+func (w *worker) decide(p *v1.Pod, state *pod.State) decide.Actions {
+	results := w.probeResults(p)
+	in := decide.Input{
+		Pod: p, State: state, Now: time.Now(), Backoff: w.backoff, Hash: criconfig.ContainerHash,
+		Liveness: results.Liveness, Startup: results.Startup,
+		KeepDead: w.deps.KeepDead, Stopped: w.stoppedSandboxes, Refused: w.history.refusedEphemeral,
+	}
+	if last, ok := w.deps.Mirrors.Last(w.uid); ok {
+		in.Reported = &last
+	}
+	return decide.Decide(in)
+}
+
+// idle reports whether there is nothing to do but to wait.
+func idle(a *decide.Actions) bool {
+	return a.StopPod == nil && len(a.Kill) == 0 && len(a.Remove) == 0 && len(a.Reset) == 0 && a.Sandbox == nil &&
+		len(a.Start) == 0
+}
+
+// sooner is the earlier of two times of which either may be zero, for never.
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// untilNext is the time to the next sync: when the decision changes by itself, or the resync.
+func (w *worker) untilNext(wake time.Time) time.Duration {
+	next := jitter(w.deps.Resync)
+	if wake.IsZero() {
+		return next
+	}
+	return min(next, max(time.Until(wake), 0))
+}
+
+// act carries out one decision, in the order of its fields. Dead containers count no more from here on; sweep removes
+// them, as no start waits for a removal.
+func (w *worker) act(ctx context.Context, p *v1.Pod, state *pod.State, a *decide.Actions) error {
+	w.noteRestarting(a)
+	defer w.noteRestarting(&decide.Actions{})
+	if a.StopPod != nil {
+		if err := w.stopPod(ctx, p, a.StopPod); err != nil {
+			return err
+		}
+	}
+	if err := w.kill(ctx, p, a.Kill); err != nil {
+		return err
+	}
+	w.passOver(state, a)
+	if a.Sandbox == nil && len(a.Start) == 0 {
+		return nil
+	}
+	w.discard(ctx, state, a)
+	return w.start(ctx, p, state, a)
+}
+
+// refuse reports a pod that asks for what is not built: its containers wait. What already
+// runs of it, of a kubelet before us, runs on and keeps its tokens fresh.
+func (w *worker) refuse(p *v1.Pod, state *pod.State, refusal error) time.Duration {
+	for i := range p.Spec.Containers {
+		w.waits(p.Spec.Containers[i].Name, reasonCreateContainerConfigError, refusal.Error())
+	}
+	w.reportRefusal(p, refusal)
+	w.report(p, state)
+	return jitter(w.deps.Resync)
+}
+
+// neverRan reports whether no container of the pod was ever reported.
+func neverRan(p *v1.Pod) bool {
+	return len(p.Status.ContainerStatuses)+len(p.Status.InitContainerStatuses)+len(
+		p.Status.EphemeralContainerStatuses) == 0
+}
+
+// mayGoOn reports whether a refusal concerns only what was added to a pod that runs: an
+// ephemeral container, which cannot be taken out again. It is not started; the pod must not
+// suffer.
+func (w *worker) mayGoOn(p *v1.Pod, state *pod.State, refusal error) bool {
+	var refused *fields.UnsupportedError
+	if !errors.As(refusal, &refused) || !refused.Only("spec.ephemeralContainers") || len(state.Containers) == 0 {
+		return false
+	}
+	for i := range p.Spec.EphemeralContainers {
+		if refused.Names(fmt.Sprintf("spec.ephemeralContainers[%d]", i)) {
+			w.refuseEphemeral(p, p.Spec.EphemeralContainers[i].Name, refusal)
+		}
+	}
+	return true
+}
+
+// forbidEphemeral refuses those ephemeral containers that may not join this pod.
+func (w *worker) forbidEphemeral(p *v1.Pod) {
+	for i := range p.Spec.EphemeralContainers {
+		c := (*v1.Container)(&p.Spec.EphemeralContainers[i].EphemeralContainerCommon)
+		if v := w.deps.ContainerAdmission.AdmitEphemeral(p, c); !v.Admitted() {
+			w.refuseEphemeral(p, c.Name, errors.New(v.Message))
+		}
+	}
+}
+
+// refuseEphemeral keeps an ephemeral container from being started in this turn.
+func (w *worker) refuseEphemeral(p *v1.Pod, name string, refusal error) {
+	w.reportRefusal(p, refusal)
+	if w.history.refusedEphemeral == nil {
+		w.history.refusedEphemeral = map[string]bool{}
+	}
+	w.history.refusedEphemeral[name] = true
+	w.waits(name, reasonCreateContainerConfigError, refusal.Error())
+}
+
+// holdEphemeral takes those ephemeral containers out of a decision whose images are not
+// there yet, and sees to their pulls: the containers of the pod proper must not wait for
+// them. The end of a pull wakes the worker.
+func (w *worker) holdEphemeral(p *v1.Pod, a *decide.Actions) {
+	a.Start = slices.DeleteFunc(a.Start, func(s decide.Start) bool {
+		if !s.Ephemeral {
+			return false
+		}
+		if w.pulls[s.Name] == nil {
+			w.pullVolumes(p)
+			w.pulls[s.Name] = w.pull(p, s.Spec, w.wake)
+		}
+		return !w.pulls[s.Name].ended()
+	})
+}
+
+// reportRefusal reports a refusal once for each generation of the pod.
+func (w *worker) reportRefusal(p *v1.Pod, refusal error) {
+	if w.history.announced && w.history.refused == p.Generation {
+		return
+	}
+	w.history.announced, w.history.refused = true, p.Generation
+	w.deps.event(p, v1.EventTypeWarning, reasonFailed, "Error: %s", refusal.Error())
+	w.metrics.Refused.Inc()
+	w.deps.Log.Warn("pod refused", logkey.Pod, podName(p), logkey.PodUID, w.uid, logkey.Err, refusal)
+}
+
+// hold notes the containers that CrashLoopBackOff holds.
+func (w *worker) hold(p *v1.Pod, waits []decide.Wait) {
+	w.note(func(s *Standing) { s.Waits = waits })
+	for _, wait := range waits {
+		if w.history.waiting[wait.Name].Message != wait.Message {
+			w.deps.containerEvent(p, wait.Name, v1.EventTypeWarning, reasonBackOff, "%s",
+				"Back-off restarting failed container "+wait.Name+" in pod "+p.Name+"_"+p.Namespace+"("+string(p.UID)+
+					")")
+		}
+		w.waits(wait.Name, reasonCrashLoopBackOff, wait.Message)
+	}
+}
+
+// hasEndedSince reports whether a container has ended between two syncs, as one does that the
+// runtime could not start. pleg does not report it, since it was seen, and whether it is to be
+// restarted must not wait for what else failed. A container that was only created is not meant.
+func hasEndedSince(before, now *pod.State) bool {
+	ended := func(c pod.Container) bool { return c.State == runtimeapi.ContainerState_CONTAINER_EXITED }
+	return slices.ContainsFunc(now.Containers, func(c pod.Container) bool {
+		same := func(other pod.Container) bool { return other.ID == c.ID && ended(other) }
+		return ended(c) && !slices.ContainsFunc(before.Containers, same)
+	})
+}
+
+// afterFailure says when to try again. What the pod's own status shows is no error of ours.
+func (w *worker) afterFailure(p *v1.Pod, failed error, wake time.Time) (time.Duration, error) {
+	var failure *reportedError
+	if !errors.As(failed, &failure) {
+		return 0, failed
+	}
+	w.pending = failed
+	if w.history.delays(failed) {
+		w.deps.Log.Warn("pod waits", logkey.Pod, podName(p), logkey.PodUID, w.uid, logkey.Err, failed)
+	}
+	again := failure.again
+	if !wake.IsZero() {
+		again = min(again, max(time.Until(wake), 0))
+	}
+	return again, nil
+}

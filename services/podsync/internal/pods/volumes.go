@@ -1,0 +1,158 @@
+package pods
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/tracing"
+	"github.com/microlet/microlet/services/podsync/internal/admission"
+	volume "github.com/microlet/microlet/services/podsync/internal/volumes"
+)
+
+type mounted struct {
+	volumes map[string]volume.Mounted
+	err     error
+}
+
+// volumes mounts what the pod lacks, beside whatever else is going on. What is mounted is
+// used as it is: a container that starts again does not wait for the apiserver.
+//
+// The objects that the volumes name must exist before this returns, and so before a
+// sandbox starts, as with the kubelet: a pod that waits for one shows no sandbox.
+func (w *worker) volumes(ctx context.Context, p *v1.Pod) (<-chan mounted, error) {
+	result := make(chan mounted, 1)
+	if existing, ok := w.deps.Volumes.Existing(p); ok {
+		w.noteMount(time.Time{}, nil)
+		result <- mounted{volumes: existing}
+		return result, nil
+	}
+	w.noteMount(time.Now(), nil)
+	if err := w.deps.Volumes.Check(ctx, p); err != nil {
+		return nil, w.notMounted(ctx, p, err)
+	}
+	w.goroutines.Go(func() {
+		if !w.takeVolumes(ctx) {
+			result <- mounted{err: context.Cause(ctx)}
+			return
+		}
+		defer w.giveVolumes()
+		ctx, span := tracing.Start(ctx, "WaitForAttachAndMount")
+		volumes, err := w.deps.Volumes.Mount(ctx, p)
+		span.End(err)
+		if err != nil {
+			err = w.notMounted(ctx, p, err)
+		} else {
+			w.noteMount(time.Time{}, nil)
+		}
+		result <- mounted{volumes, err}
+	})
+	return result, nil
+}
+
+func (w *worker) notMounted(ctx context.Context, p *v1.Pod, err error) error {
+	if ctx.Err() == nil {
+		w.noteMount(time.Time{}, err)
+		w.reportNotMounted(p, err)
+	}
+	return reported("mount volumes", err)
+}
+
+// reportNotMounted sends an event for each volume that failed, as the kubelet does.
+func (w *worker) reportNotMounted(p *v1.Pod, err error) {
+	for _, one := range joined(err) {
+		reason := reasonFailedMount
+		var v *volume.Error
+		if errors.As(one, &v) && v.IsMapping() {
+			reason = reasonFailedMapVolume
+		} else if v != nil && v.IsAttaching() {
+			reason = reasonFailedAttachVolume
+		}
+		w.deps.event(p, v1.EventTypeWarning, reason, "%v", one)
+	}
+}
+
+// rejectBeyondLimit ends a pod that waited for a volume for which the node has no room. The scheduler can then place
+// another pod instead of it elsewhere. Reason and message are the kubelet's.
+func (w *worker) rejectBeyondLimit(p *v1.Pod, err error) {
+	var unmounted, unattached []string
+	exceeds := false
+	for _, one := range joined(errors.Unwrap(err)) {
+		var v *volume.Error
+		if !errors.As(one, &v) {
+			continue
+		}
+		unmounted = append(unmounted, v.Volume)
+		if v.IsUnattached() {
+			unattached = append(unattached, v.Volume)
+		}
+		exceeds = exceeds || v.ExceedsLimit()
+	}
+	if !exceeds {
+		return
+	}
+	const reason = "VolumeAttachmentLimitExceeded"
+	w.deps.Admission.Rejected(reason)
+	w.reject(p, admission.Result{Reason: reason, Message: fmt.Sprintf("Node has reached its volume attachment limit, "+
+		"rejecting pod. unmounted volumes=%v, unattached volumes=%v, failed to process volumes=[]: %v", unmounted,
+		unattached, context.DeadlineExceeded)})
+}
+
+// keepFresh brings what is mounted up to date from now on: at once when what the volumes are made from has changed, and
+// from time to time, as tokens expire and a change may have been missed. It does so beside the worker, whose sync may
+// last for as long as another container of the pod pulls its image or runs its hook, and may fail each time.
+func (w *worker) keepFresh(p *v1.Pod) {
+	if w.refreshing != nil || len(p.Spec.Volumes) == 0 {
+		return
+	}
+	w.refreshing = w.begin(func(ctx context.Context) {
+		due := time.NewTimer(volume.NextRefresh())
+		defer due.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-w.stale:
+			case <-due.C:
+			}
+			due.Reset(volume.NextRefresh())
+			w.refresh(ctx, w.latest())
+		}
+	})
+}
+
+func (w *worker) refresh(ctx context.Context, p *v1.Pod) {
+	if !w.takeVolumes(ctx) {
+		return
+	}
+	defer w.giveVolumes()
+	if err := w.deps.Volumes.Refresh(ctx, p); err != nil && ctx.Err() == nil {
+		w.reportNotMounted(p, err)
+		w.deps.Log.Warn("volumes not refreshed, what is mounted stays", logkey.Pod, podName(p), logkey.PodUID, w.uid,
+			logkey.Err, err)
+	}
+}
+
+// markStale has the volumes refreshed as soon as they are mounted.
+func (w *worker) markStale() {
+	select {
+	case w.stale <- struct{}{}:
+	default:
+	}
+}
+
+// takeVolumes waits until nobody else changes the pod's volumes; it is false when ctx ends first.
+func (w *worker) takeVolumes(ctx context.Context) bool {
+	select {
+	case w.mounting <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (w *worker) giveVolumes() { <-w.mounting }

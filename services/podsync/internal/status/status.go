@@ -1,0 +1,183 @@
+// Package status distributes what podsync learns about pods.
+//
+// Pod status goes to the API, entries go to the bus, pods with probes go to the prober, and container IDs go to the
+// CRI gateway. The gateway learns of a container first, because another service may ask for it as soon as the bus
+// shows it. A bucket is complete only after every entry was put.
+package status
+
+import (
+	"log/slog"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/kubeletconfig"
+	"github.com/microlet/microlet/services/internal/outbox"
+	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/internal/tracing"
+	"github.com/microlet/microlet/services/podsync/internal/cri/containers"
+	"github.com/microlet/microlet/services/podsync/internal/cri/monitor"
+	"github.com/microlet/microlet/services/podsync/internal/node/capacity"
+	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/pod/trace"
+	"github.com/microlet/microlet/services/podsync/internal/probes"
+	"github.com/microlet/microlet/services/podsync/internal/sources/mirror"
+	"github.com/microlet/microlet/services/podsync/internal/status/internal/manager"
+	"github.com/microlet/microlet/services/podsync/internal/status/internal/publisher"
+)
+
+// Options of Reports.
+type Options struct {
+	NodeName string
+	Kubelet  *kubeletconfig.Config
+	Client   kubernetes.Interface
+	Bus      *bus.Client
+	Workers  probes.Workers
+	// Gateway decides by the containers of all pods.
+	Gateway  *containers.Index
+	Capacity capacity.Capacity
+	// Events are in the traces of their pods, which Tracer records; nil records none.
+	Events  *outbox.Recorder
+	Tracer  *tracing.Tracer
+	Log     *slog.Logger
+	Metrics prometheus.Registerer
+}
+
+// Prober probes pods; see proberclient.Probing.
+type Prober interface {
+	Set(p *v1.Pod)
+	Forget(uid types.UID)
+	Complete()
+}
+
+// Reports are podsync's.
+type Reports struct {
+	// Mirrors bring statuses to the API, and Probing the prober's results to the workers.
+	Mirrors *mirror.Manager
+	Probing *probes.Probing
+	// Traces are those of the pods; nil is none.
+	Traces *trace.Traces
+
+	statuses *manager.Manager // nil without an apiserver
+	pods     PodReporter
+	node     nodeKeys
+}
+
+// New returns reports that send nothing before Start.
+func New(o Options) (*Reports, error) {
+	r := &Reports{Probing: probes.New(o.Bus, o.Workers, o.Log, o.Metrics), Traces: trace.New(o.Tracer)}
+	if r.Traces != nil {
+		o.Events.InTraces(func(uid types.UID) string { return r.Traces.Of(uid).String() })
+	}
+	bus := publisher.New(o.Bus.Own(subject.Pods), o.Bus.Own(subject.PodStatus), o.Bus.Own(subject.Node), r.Traces,
+		o.Log)
+	r.pods = PodReporter{gateway: o.Gateway, bus: bus, prober: r.Probing, traces: r.Traces}
+	r.node = nodeKeys{bus: bus, capacity: o.Capacity}
+	mirrors := mirror.Options{NodeName: o.NodeName, Log: o.Log, Metrics: o.Metrics}
+	if !o.Kubelet.Standalone() {
+		var err error
+		r.statuses, err = manager.New(manager.Options{
+			Client: manager.NewClient(o.Client), Traces: r.Traces,
+			Log: o.Log, Metrics: o.Metrics,
+		})
+		if err != nil {
+			return nil, err
+		}
+		mirrors.API, mirrors.Statuses = mirror.NewAPI(o.Client), r.statuses
+	}
+	var err error
+	r.Mirrors, err = mirror.New(mirrors)
+	return r, err
+}
+
+// Start has s deliver statuses, keep mirror pods and assign probes.
+func (r *Reports) Start(s *service.Service) {
+	if r.statuses != nil {
+		s.Go("statuses", r.statuses.Run)
+		s.Go("mirrors", r.Mirrors.Run)
+	}
+	s.Go("probe assignment", r.Probing.Run)
+}
+
+// Pods gets each pod from its worker.
+func (r *Reports) Pods() *PodReporter { return &r.pods }
+
+// Node learns of the runtime from the monitor.
+func (r *Reports) Node() monitor.Listener { return &r.node }
+
+// CSIDrivers reports what CSI drivers say of the node. They register one after the other, also long after the start.
+func (r *Reports) CSIDrivers(m *podsyncv1.CSIDrivers) { r.node.bus.CSIDrivers(m) }
+
+// VolumesInUse reports which volumes must not be detached.
+func (r *Reports) VolumesInUse(m *podsyncv1.Volumes) { r.node.bus.Volumes(m) }
+
+// Synced reports that every pod of every source is known. It is called once.
+func (r *Reports) Synced() {
+	r.pods.synced()
+	r.Mirrors.AllWanted()
+}
+
+// Reported reports, after that, that the state of every pod is known too, but for those that cannot be read. It is
+// called once.
+func (r *Reports) Reported() { r.pods.reported() }
+
+// PodReporter passes on what workers report of pods. The CRI gateway comes first.
+type PodReporter struct {
+	gateway *containers.Index
+	bus     *publisher.Publisher
+	prober  Prober
+	traces  *trace.Traces
+}
+
+// Pod reports a pod that has a worker.
+func (o *PodReporter) Pod(api *v1.Pod, from podsyncv1.PodSource, terminating bool) {
+	o.gateway.SetPod(api)
+	o.bus.Pod(api, from, terminating)
+	o.prober.Set(api)
+}
+
+// Status reports what became of a pod.
+func (o *PodReporter) Status(uid types.UID, state *pod.State, status *v1.PodStatus) {
+	o.gateway.SetState(uid, state)
+	o.bus.Status(uid, state, status)
+}
+
+// Forget reports that nothing of the pod is left.
+func (o *PodReporter) Forget(uid types.UID) {
+	o.gateway.Forget(uid)
+	o.bus.Forget(uid)
+	o.prober.Forget(uid)
+	o.traces.Forget(uid)
+}
+
+func (o *PodReporter) synced() {
+	o.bus.PodsComplete()
+	o.prober.Complete()
+}
+
+func (o *PodReporter) reported() {
+	o.gateway.SetComplete()
+	o.bus.StatusesComplete()
+}
+
+// nodeKeys are podsync's keys of NODE: the runtime's state, and with the first one all the others.
+type nodeKeys struct {
+	bus      *publisher.Publisher
+	capacity capacity.Capacity
+	once     sync.Once
+}
+
+// Learn implements monitor.Listener.
+func (k *nodeKeys) Learn(r *podsyncv1.Runtime) {
+	k.bus.Runtime(r)
+	k.once.Do(func() {
+		k.bus.Capacity(k.capacity.Total, k.capacity.Allocatable, k.capacity.SystemUUID)
+		k.bus.NodeComplete()
+	})
+}

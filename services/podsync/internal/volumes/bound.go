@@ -1,0 +1,112 @@
+package volumes
+
+import (
+	"fmt"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	resourcehelper "k8s.io/component-helpers/resource"
+)
+
+const (
+	// maxFiles bounds what the files take that a pod has of the API: no cgroup is charged for what podsync writes.
+	maxFiles = 64 << 20
+	// filePage is what a file takes a multiple of.
+	filePage = 4 << 10
+)
+
+// taken counts what the files of pods take that are made of the API.
+type taken struct {
+	mu   sync.Mutex
+	pods map[types.UID]map[string]volumeSize
+}
+
+// volumeSize is what the files of a volume take.
+type volumeSize struct {
+	bytes    int64
+	inMemory bool
+}
+
+// set notes the size of a volume, unless its pod would have more than it may.
+func (t *taken) set(p *v1.Pod, volume string, size volumeSize) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all, inMemory := size.bytes, int64(0)
+	if size.inMemory {
+		inMemory = size.bytes
+	}
+	for name, other := range t.pods[p.UID] {
+		if name == volume {
+			continue
+		}
+		all += other.bytes
+		if other.inMemory {
+			inMemory += other.bytes
+		}
+	}
+	if all > maxFiles {
+		return fmt.Errorf("all such volumes of the pod take %d then, and may take %d", all, maxFiles)
+	}
+	if limit := memoryLimit(p); limit > 0 && inMemory > limit {
+		return fmt.Errorf("those of the pod in memory take %d then, more than the pod's memory limit of %d",
+			inMemory, limit)
+	}
+	if t.pods[p.UID] == nil {
+		t.pods[p.UID] = map[string]volumeSize{}
+	}
+	t.pods[p.UID][volume] = size
+	return nil
+}
+
+// of returns the size of a volume; put brings it back.
+func (t *taken) of(pod types.UID, volume string) volumeSize {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.pods[pod][volume]
+}
+
+func (t *taken) put(pod types.UID, volume string, size volumeSize) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if sizes := t.pods[pod]; sizes != nil {
+		sizes[volume] = size
+	}
+}
+
+func (t *taken) forget(pod types.UID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.pods, pod)
+}
+
+// memoryLimit is the pod's as a whole; 0 is none.
+func memoryLimit(p *v1.Pod) int64 {
+	limit, ok := resourcehelper.PodLimits(p, resourcehelper.PodResourcesOptions{})[v1.ResourceMemory]
+	if !ok || !memoryLimited(p) {
+		return 0
+	}
+	return limit.Value()
+}
+
+// gathering are the files of a volume while they are gathered.
+type gathering struct {
+	files map[string]file
+	bytes int64
+	// fits is an error if the volume may not take so much.
+	fits func(bytes int64) error
+}
+
+// put adds a file. A later one wins a path.
+func (g *gathering) put(path string, f file) error {
+	bytes := g.bytes + f.takes()
+	if before, ok := g.files[path]; ok {
+		bytes -= before.takes()
+	}
+	if err := g.fits(bytes); err != nil {
+		return fmt.Errorf("%w: it takes %d bytes with %d files, %w: name fewer or smaller ones", errTooLarge, bytes,
+			len(g.files)+1, err)
+	}
+	g.files[path], g.bytes = f, bytes
+	return nil
+}

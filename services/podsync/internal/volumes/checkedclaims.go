@@ -1,0 +1,65 @@
+package volumes
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/microlet/microlet/services/podsync/internal/cluster/persistentvolume"
+)
+
+// freshClaim is how long what was found for a check serves the set-up that follows it.
+const freshClaim = 10 * time.Second
+
+// checkedClaims are what claims of pods had come to when they were checked. The set-up comes at once after the check,
+// and need not ask the API again: it has a budget of requests, of which each volume of many pods takes a part.
+type checkedClaims struct {
+	claims Claims
+
+	mu    sync.Mutex
+	found map[types.UID]map[string]checkedClaim
+}
+
+type checkedClaim struct {
+	volume *persistentvolume.Volume
+	at     time.Time
+}
+
+// check asks the API, and keeps what it finds.
+func (c *checkedClaims) check(ctx context.Context, s *Spec) error {
+	found, err := c.claims.Find(ctx, s.Pod, s.Volume)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.found == nil {
+		c.found = map[types.UID]map[string]checkedClaim{}
+	}
+	if c.found[s.Pod.UID] == nil {
+		c.found[s.Pod.UID] = map[string]checkedClaim{}
+	}
+	c.found[s.Pod.UID][s.Volume.Name] = checkedClaim{found, time.Now()}
+	return nil
+}
+
+// take returns what the check has found, once, or asks the API if that was too long ago.
+func (c *checkedClaims) take(ctx context.Context, s *Spec) (*persistentvolume.Volume, error) {
+	c.mu.Lock()
+	checked, ok := c.found[s.Pod.UID][s.Volume.Name]
+	delete(c.found[s.Pod.UID], s.Volume.Name)
+	c.mu.Unlock()
+	if ok && time.Since(checked.at) < freshClaim {
+		return checked.volume, nil
+	}
+	return c.claims.Find(ctx, s.Pod, s.Volume)
+}
+
+// forget drops what was found for a pod.
+func (c *checkedClaims) forget(pod types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.found, pod)
+}
