@@ -2,11 +2,11 @@ package podsync
 
 import (
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
-	"github.com/microlet/microlet/services/podsync/internal/api/explain"
+	"github.com/microlet/microlet/services/podsync/internal/api"
 )
 
-// CheckManifest says what a node of this version would refuse of a pod, whatever else runs there: what is invalid, and
+// CheckManifest returns what a node of this version refuses of a pod, whatever else runs there: what is invalid, and
 // which fields are not supported. A running podsync answers with the admission too; see ExplainService.CheckPod.
 func CheckManifest(data []byte, nodeName string, static bool) *podsyncv1.CheckPodResponse {
-	return explain.Check(data, explain.Origin{NodeName: nodeName, Static: static})
+	return api.CheckManifest(data, nodeName, static)
 }

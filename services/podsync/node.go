@@ -9,6 +9,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/cri"
 	"github.com/microlet/microlet/services/podsync/internal/node"
 	"github.com/microlet/microlet/services/podsync/internal/node/client"
+	"github.com/microlet/microlet/services/podsync/internal/node/rootdir"
 	"github.com/microlet/microlet/services/podsync/internal/pods"
 	"github.com/microlet/microlet/services/podsync/internal/status"
 )
@@ -47,7 +48,8 @@ func newEnvironment(ctx context.Context, s *service.Service, cfg *Config) (*envi
 		return nil, err
 	}
 	runtime, err := cri.Connect(ctx, cri.Options{
-		Kubelet: k, Classes: objects.RuntimeClasses, Children: children, Calls: cfg.RuntimeCalls, Service: s,
+		Kubelet: k, Classes: objects.RuntimeClasses, Children: children,
+		Checkpoints: rootdir.Dir(k.Node.RootDir).Checkpoints(), Calls: cfg.RuntimeCalls, Service: s,
 	})
 	if err != nil {
 		return nil, err

@@ -8,7 +8,6 @@ import (
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/api"
-	"github.com/microlet/microlet/services/podsync/internal/api/explain"
 	"github.com/microlet/microlet/services/podsync/internal/cleanup"
 	"github.com/microlet/microlet/services/podsync/internal/cri/relist"
 	"github.com/microlet/microlet/services/podsync/internal/eviction"
@@ -127,10 +126,10 @@ func startWakers(s *service.Service, env *environment, p *podWork) {
 		Workers: env.workers, PLEG: pleg, Pods: p.sources.Local, Mirrors: p.reports.Mirrors,
 		Evictor: eviction.New(env.workers, env.events, s.Log, s.Metrics), Dead: p.housekeeping,
 		Volumes: p.resources.volumes.Manager,
-	})
-	explain.Register(s.GRPC, s, explain.Deps{
-		NodeName: env.name, Gated: p.gated, Sources: p.sources.Kinds(), Workers: env.workers, Dispatcher: p.dispatcher,
-		Statuses: p.reports.Mirrors, Probes: p.reports.Probing, Pulls: p.resources.images, Judge: p.admission,
+		Explain: api.ExplainDeps{
+			NodeName: env.name, Gated: p.gated, Sources: p.sources.Kinds(), Workers: env.workers, Dispatcher: p.dispatcher,
+			Statuses: p.reports.Mirrors, Probes: p.reports.Probing, Pulls: p.resources.images, Judge: p.admission,
+		},
 	})
 }
 

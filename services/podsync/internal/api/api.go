@@ -13,6 +13,7 @@ import (
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/podsync/internal/api/internal/explain"
 )
 
 // Workers wake the workers of pods.
@@ -47,7 +48,11 @@ type Deps struct {
 	Evictor Evictor
 	Dead    DeadContainers
 	Volumes Volumes
+	Explain ExplainDeps
 }
+
+// ExplainDeps are what ExplainService answers from.
+type ExplainDeps = explain.Deps
 
 // Register has s answer its callers, each role those that it may call.
 func Register(s *service.Service, d Deps) {
@@ -58,6 +63,7 @@ func Register(s *service.Service, d Deps) {
 	for method, roles := range callers {
 		s.Allow(method, roles...)
 	}
+	explain.Register(s.GRPC, s, d.Explain)
 }
 
 // callers are who may call what; root alone runs pods, evictor alone evicts them, and stats alone measures.

@@ -28,7 +28,6 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/cri/monitor"
 	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
-	"github.com/microlet/microlet/services/podsync/internal/node/rootdir"
 )
 
 // Options of a Runtime.
@@ -38,6 +37,8 @@ type Options struct {
 	Classes runtimeclass.Finder
 	// Children make calls on foreign file systems, as to read a container's termination message.
 	Children *mounter.Pool
+	// Checkpoints is the folder where checkpoints of containers are written.
+	Checkpoints string
 	// Calls bounds the calls that start or remove sandboxes and containers at one time.
 	Calls   int
 	Service *service.Service
@@ -80,7 +81,7 @@ func Connect(ctx context.Context, o Options) (*Runtime, error) {
 	}
 	shared, err := gateway.New(gateway.Options{
 		Runtime: connections.Runtime, Image: connections.Image, Lists: own.Lists(), Containers: index,
-		Checkpoints: rootdir.Dir(o.Kubelet.Node.RootDir).Checkpoints(), Log: s.Log, Metrics: s.Metrics,
+		Checkpoints: o.Checkpoints, Log: s.Log, Metrics: s.Metrics,
 		Peers: s.Config.Peers(), Tracer: s.Tracer,
 	})
 	if err != nil {

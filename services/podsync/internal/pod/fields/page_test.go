@@ -18,7 +18,7 @@ import (
 
 // The page of fields is what Check answers to a pod that sets one field, and nothing else.
 func TestPageOfFields(t *testing.T) {
-	golden.Check(t, "../../../../docs/pod-fields.md", page())
+	golden.Check(t, "../../../../../docs/pod-fields.md", page())
 }
 
 func page() string {
