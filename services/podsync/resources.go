@@ -7,7 +7,10 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/cgroups"
@@ -58,8 +61,8 @@ func newResources(ctx context.Context, s *service.Service, o *resourceOptions) (
 		return nil, err
 	}
 	mounted, err := volumes.New(volumes.Options{
-		Kubelet: k, BootID: o.node.Capacity.BootID, Children: o.runtime.Children, Cluster: o.cluster, Node: o.node,
-		Reports: o.reports, Bus: s.Bus, Allocatable: o.allocatable, Private: o.privateFolder, Gone: users.Release,
+		Kubelet: k, BootID: o.node.Capacity.BootID, Children: o.runtime.Children, Cluster: o.cluster,
+		NodeName: o.name, Node: o.node.Object, Reports: o.reports, Accepted: acceptedBy(s.Bus), Allocatable: o.allocatable, Private: o.privateFolder, Gone: users.Release,
 		Events: o.events, Log: s.Log, Metrics: s.Metrics,
 	})
 	if err != nil {
@@ -97,6 +100,17 @@ func newResources(ctx context.Context, s *service.Service, o *resourceOptions) (
 			Kubelet: k, Cgroups: groups, Events: o.events, Node: o.node.Reference, Log: s.Log,
 		}),
 	}, nil
+}
+
+// acceptedBy watches what the API server has accepted of the Node. The view calls back once the service runs.
+func acceptedBy(from *bus.Client) func(heard func(*nodestatusv1.Reported)) {
+	return func(heard func(*nodestatusv1.Reported)) {
+		var view *bus.View[*nodestatusv1.Reported]
+		view = bus.Watch[nodestatusv1.Reported](from, subject.Node, subject.NodeReported, func(string) {
+			m, _ := view.Get(subject.NodeReported)
+			heard(m)
+		})
+	}
 }
 
 // prepare makes the folders and cgroups that all pods share, before any of them is started.

@@ -22,6 +22,7 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/kuberuntime"
 
 	"github.com/microlet/microlet/services/podsync/internal/cluster/objects"
+	"github.com/microlet/microlet/services/podsync/internal/images"
 	"github.com/microlet/microlet/services/podsync/internal/pod/longannotation"
 	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 	"github.com/microlet/microlet/services/podsync/internal/pods/criconfig"

@@ -7,7 +7,7 @@ import (
 
 	kubeenv "k8s.io/kubernetes/pkg/kubelet/util/env"
 
-	"github.com/microlet/microlet/services/podsync/internal/pods/criconfig/internal/envfile"
+	"github.com/microlet/microlet/services/podsync/internal/pods/criconfig"
 )
 
 // variableFile is a file of variables, and the one that is read. Its lines have less than 64 KiB, which the kubelet
@@ -37,7 +37,7 @@ var _ = register(Pair[variableFile, variable]{
 		return variable{value, err != nil}
 	},
 	Ours: func(in variableFile) variable {
-		value, err := envfile.Parse(in.Text, in.Name)
+		value, err := criconfig.TwinEnvFile(in.Text, in.Name)
 		return variable{value, err != nil}
 	},
 	Branches: func(_ variableFile, out variable) []string {

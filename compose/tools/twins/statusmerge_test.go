@@ -8,7 +8,7 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/status"
 
 	podstatus "github.com/microlet/microlet/services/podsync/internal/pod/status"
-	"github.com/microlet/microlet/services/podsync/internal/status/internal/manager"
+	reports "github.com/microlet/microlet/services/podsync/internal/status/twin"
 )
 
 // delivery is a status on its way to the API, which has that of the pod.
@@ -43,7 +43,7 @@ var _ = register(Pair[delivery, v1.PodStatus]{
 		if d.Finished {
 			want = podstatus.Terminate(d.Pod, want, now)
 		}
-		return comparable(*manager.TwinMerged(d.Pod, &want).DeepCopy())
+		return comparable(*reports.Merged(d.Pod, &want).DeepCopy())
 	},
 	Branches: func(d delivery, out v1.PodStatus) []string {
 		var did []string

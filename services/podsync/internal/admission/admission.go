@@ -10,11 +10,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/kubeversion"
 	"github.com/microlet/microlet/services/internal/peer"
-	"github.com/microlet/microlet/services/internal/pressure"
 	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 )
 
@@ -38,9 +36,9 @@ type Options struct {
 	Helpers       Helpers
 	HelperRecords string
 	Nodes         Nodes
-	// Bus has the node's pressure.
-	Bus     *bus.Client
-	Runtime Runtime
+	// Pressure returns the conditions of the node's pressure.
+	Pressure func() []v1.NodeConditionType
+	Runtime  Runtime
 	// Shutdown admits nothing while the node shuts down, and ends what ran when an earlier podsync was killed then; nil
 	// for a node that ends at once.
 	Shutdown Shutdown
@@ -67,7 +65,7 @@ func NewHelpers(namespace, runtimeDir string) Helpers {
 
 // New returns an admission that knows no pods.
 func New(o Options) (*Admission, error) {
-	handlers, err := handlers(o.Kubelet, pressure.Watch(o.Bus).Under)
+	handlers, err := handlers(o.Kubelet, o.Pressure)
 	if err != nil {
 		return nil, err
 	}

@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
-	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/internal/run"
 	"github.com/microlet/microlet/services/podsync/internal/cluster/informer"
 	"github.com/microlet/microlet/services/podsync/internal/cluster/internal/csiobjects"
 	"github.com/microlet/microlet/services/podsync/internal/cluster/internal/trustbundle"
@@ -122,7 +122,7 @@ func (c *Cluster) Claims(labels func() map[string]string) *persistentvolume.Find
 }
 
 // Start has s keep the watches.
-func (c *Cluster) Start(s *service.Service) {
+func (c *Cluster) Start(s run.Tasks) {
 	s.Go("objects", c.Objects.Run)
 	s.Go("trust bundles", c.TrustBundles.Run)
 	if !c.standalone {

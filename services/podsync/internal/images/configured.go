@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
-	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/internal/run"
 	"github.com/microlet/microlet/services/podsync/internal/images/internal/credentialplugin"
 	"github.com/microlet/microlet/services/podsync/internal/images/internal/pullrecords"
 )
@@ -68,7 +68,7 @@ func (i *Images) Prepare() error {
 }
 
 // Start has s remove the records of images that are gone.
-func (i *Images) Start(s *service.Service) {
+func (i *Images) Start(s run.Tasks) {
 	if i.records != nil {
 		s.Go("image pull records", func(ctx context.Context) error { return i.records.Tidy(ctx, i) })
 	}

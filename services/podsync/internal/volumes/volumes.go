@@ -11,14 +11,11 @@ import (
 
 	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
-	"github.com/microlet/microlet/proto/subject"
-	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
-	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/internal/run"
 	"github.com/microlet/microlet/services/podsync/internal/cluster"
 	"github.com/microlet/microlet/services/podsync/internal/cluster/podcertificate"
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
-	"github.com/microlet/microlet/services/podsync/internal/node"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/csi"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/csiallocatable"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/csinode"
@@ -30,10 +27,16 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/selinuxlabel"
 )
 
-// Reports are how other services learn of volumes; see podreports.Reports.
+// Reports are how other services learn of volumes; see status.Reports.
 type Reports interface {
 	CSIDrivers(*podsyncv1.CSIDrivers)
 	VolumesInUse(*podsyncv1.Volumes)
+}
+
+// Node is the Node in the API.
+type Node interface {
+	csinode.Object
+	inuse.Node
 }
 
 // Options of Volumes.
@@ -44,9 +47,12 @@ type Options struct {
 	// Children make the calls on foreign file systems.
 	Children mounter.Mounter
 	Cluster  *cluster.Cluster
-	Node     *node.Node
+	// NodeName is the name of the node, and Node the Node in the API.
+	NodeName string
+	Node     Node
 	Reports  Reports
-	Bus      *bus.Client
+	// Accepted has heard called with each list of volumes that the API server has accepted of the node.
+	Accepted func(heard func(*nodestatusv1.Reported))
 	// Allocatable is what pods may use of the node, and Private the node agent's own folder for pods that may not have
 	// anything of it.
 	Allocatable func() v1.ResourceList
@@ -72,12 +78,12 @@ type Volumes struct {
 // New makes nothing on the node yet.
 func New(o Options) (*Volumes, error) {
 	root := o.Kubelet.Node.RootDir
-	certificates, err := o.Cluster.Certificates(o.Node.Reference.Name, o.Node.Object.Node, o.Events, o.Log)
+	certificates, err := o.Cluster.Certificates(o.NodeName, o.Node.Node, o.Events, o.Log)
 	if err != nil {
 		return nil, err
 	}
 	node := csinode.New(csinode.Options{
-		Client: o.Cluster.CSI.Client, Name: o.Node.Reference.Name, Object: o.Node.Object,
+		Client: o.Cluster.CSI.Client, Name: o.NodeName, Object: o.Node,
 		Publish: o.Reports.CSIDrivers, Log: o.Log,
 	})
 	drivers := csi.NewDrivers(root, node, o.Metrics)
@@ -88,11 +94,11 @@ func New(o Options) (*Volumes, error) {
 	labels := selinuxlabel.New(selinuxlabel.Options{
 		Host: selinuxlabel.ThisHost(), AnyAccess: o.Kubelet.FeatureEnabled("SELinuxMount"), Metrics: o.Metrics,
 	})
-	inUse := inuse.New(o.Node.Object, o.Reports.VolumesInUse)
-	watchAccepted(o.Bus, inUse)
+	inUse := inuse.New(o.Node, o.Reports.VolumesInUse)
+	o.Accepted(inUse.Heard)
 	volumes := csivolume.New(csivolume.Options{
 		ByNode:  !*o.Kubelet.Kubelet.EnableControllerAttachDetach,
-		RootDir: root, Node: o.Node.Reference.Name, Drivers: drivers, API: o.Cluster.CSI,
+		RootDir: root, Node: o.NodeName, Drivers: drivers, API: o.Cluster.CSI,
 		Tokens: o.Cluster.Tokens, Devices: Devices{Foreign: o.Children},
 		SubPaths: SubPaths{RootDir: root, Foreign: o.Children}, InUse: inUse, Metrics: metrics,
 		SELinux: labels.Enabled(), Log: o.Log,
@@ -101,9 +107,9 @@ func New(o Options) (*Volumes, error) {
 		Manager: NewManager(ManagerOptions{
 			RootDir: root, BootID: o.BootID, Objects: o.Cluster.Objects, Tokens: o.Cluster.Tokens,
 			TrustBundles: o.Cluster.TrustBundles, Certificates: certificates,
-			Claims: o.Cluster.Claims(func() map[string]string { return o.Node.Object.Node().Labels }), CSI: volumes,
+			Claims: o.Cluster.Claims(func() map[string]string { return o.Node.Node().Labels }), CSI: volumes,
 			Expansion: growth.New(growth.Options{
-				Client: o.Cluster.CSI.Client, Node: o.Node.Reference.Name, Events: o.Events, Log: o.Log,
+				Client: o.Cluster.CSI.Client, Node: o.NodeName, Events: o.Events, Log: o.Log,
 			}),
 			NFSMounter: o.Kubelet.Node.ExperimentalMounterPath,
 			Foreign:    o.Children, Mounter: mount.New(""), Allocatable: o.Allocatable, Private: o.Private, Gone: o.Gone,
@@ -119,17 +125,8 @@ func New(o Options) (*Volumes, error) {
 	}, nil
 }
 
-// watchAccepted has the list hear of what the API server has accepted. The view calls back once the service runs.
-func watchAccepted(from *bus.Client, list *inuse.List) {
-	var view *bus.View[*nodestatusv1.Reported]
-	view = bus.Watch[nodestatusv1.Reported](from, subject.Node, subject.NodeReported, func(string) {
-		m, _ := view.Get(subject.NodeReported)
-		list.Heard(m)
-	})
-}
-
 // Start has s register drivers, and unstage what no pod has any more.
-func (v *Volumes) Start(s *service.Service) {
+func (v *Volumes) Start(s run.Tasks) {
 	s.Go("pod certificates", v.certificates.Run)
 	s.Go("plugin registration", v.plugins.Run)
 	s.Go("CSINode", v.node.Run)
