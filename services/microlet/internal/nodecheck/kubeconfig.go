@@ -103,7 +103,7 @@ func (h Host) certificate(r *report, check, name string, data []byte) {
 		return
 	}
 	end := cert.NotAfter.UTC().Format(time.RFC3339)
-	const renew = "renew it, or see docs/operations.md on when microlet does"
+	const renew = "renew it, or see docs/identity.md on when microlet does"
 	switch left := cert.NotAfter.Sub(h.Now); {
 	case left <= 0:
 		r.failed(check, fmt.Sprintf("%s ended at %s", subjectOf(cert), end), renew)
