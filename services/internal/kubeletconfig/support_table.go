@@ -122,7 +122,7 @@ var supportTable = []supportRow{
 	{name: "protectKernelDefaults", state: supported,
 		note: "Without it, a sysctl that cannot be set is a warning: the kubelet does not start."},
 	{name: "shutdownGracePeriod", state: supported, note: "It needs logind. See " +
-		"[operations.md](operations.md#when-the-machine-shuts-down)."},
+		"[shutdown.md](shutdown.md)."},
 	{name: "shutdownGracePeriodCriticalPods", state: supported},
 	{name: "shutdownGracePeriodByPodPriority", state: supported},
 	{name: "--experimental-allocatable-ignore-eviction", state: supported},
