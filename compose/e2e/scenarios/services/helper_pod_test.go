@@ -19,7 +19,7 @@ import (
 	"github.com/microlet/microlet/proto/role"
 )
 
-// TestHelperPod runs a second prober as a helper pod, as docs/operations.md says: it takes its share of the probes, and
+// TestHelperPod runs a second prober as a helper pod, as docs/helpers.md says: it takes its share of the probes, and
 // gives it back when it goes. The same pod in another namespace is rejected.
 func TestHelperPod(t *testing.T) {
 	// The scene's namespace is the next one.

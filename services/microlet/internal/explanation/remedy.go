@@ -15,7 +15,7 @@ var remedies = map[string]string{
 	"SysctlForbidden":            "remove the sysctl from the pod, or allow it with allowedUnsafeSysctls",
 	"AppArmor":                   "remove the AppArmor profile, or run the pod on a node that has AppArmor",
 	"PodOSNotSupported":          "the pod is for another operating system: remove spec.os, or run it elsewhere",
-	"HelperForbidden":            "it reaches for what belongs to the node agent: see docs/operations.md, Helper pods",
+	"HelperForbidden":            "it reaches for what belongs to the node agent: see docs/helpers.md",
 	"Evicted":                    "the node was short of a resource: see the condition of the Node that the message names",
 	"DeadlineExceeded":           "the pod ran longer than spec.activeDeadlineSeconds: raise it, or see what takes long",
 	"Preempting":                 "a critical pod needed the place: run this one elsewhere",
