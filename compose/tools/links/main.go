@@ -1,7 +1,7 @@
-// Command links checks the links between the pages of the checkout: "links PAGE...", from its top.
+// Command links checks the pages of the checkout: "links PAGE...", from its top.
 //
 // A relative link must lead to a file or folder that exists, and its fragment to a heading of that page. Links to other
-// hosts are not followed.
+// hosts are not followed. A cell of a table has at most 40 words.
 package main
 
 import (
@@ -33,7 +33,7 @@ func main() {
 	}
 }
 
-// check returns a line for each link of the pages that leads nowhere.
+// check returns a line for each link of the pages that leads nowhere, and for each cell that is too long.
 func check(files fs.FS, names []string) ([]string, error) {
 	pages := map[string]page{}
 	for _, name := range names {
@@ -45,6 +45,7 @@ func check(files fs.FS, names []string) ([]string, error) {
 	}
 	var problems []string
 	for _, name := range names {
+		problems = append(problems, long(name, pages[name])...)
 		for _, l := range pages[name].links {
 			problem, err := follow(files, pages, name, l.target)
 			if err != nil {

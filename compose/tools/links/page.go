@@ -10,6 +10,7 @@ import (
 	"github.com/yuin/goldmark"
 	"github.com/yuin/goldmark/ast"
 	"github.com/yuin/goldmark/extension"
+	tables "github.com/yuin/goldmark/extension/ast"
 	"github.com/yuin/goldmark/text"
 )
 
@@ -20,9 +21,10 @@ type link struct {
 	line int
 }
 
-// page is what a Markdown file says of links.
+// page is what a Markdown file has of links and tables.
 type page struct {
 	links []link
+	cells []cell
 	// anchors are the fragments of its headings.
 	anchors []string
 }
@@ -54,6 +56,8 @@ func parse(source []byte) page {
 			p.links = append(p.links, link{string(n.Destination), line})
 		case *ast.Image:
 			p.links = append(p.links, link{string(n.Destination), line})
+		case *tables.TableCell:
+			p.cells = append(p.cells, cell{cellText(n, source), line})
 		}
 		return ast.WalkContinue, nil
 	})
