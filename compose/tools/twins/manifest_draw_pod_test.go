@@ -70,7 +70,7 @@ func (d draft) placement(s *v1.PodSpec) {
 	}
 }
 
-// selector is right: what only the scheduler looks at is not checked on the node, and docs/compatibility.md says so.
+// selector is right: what only the scheduler looks at is not checked on the node, and docs/pod-sources.md says so.
 func (d draft) selector() *metav1.LabelSelector {
 	if !d.has() {
 		return nil

@@ -58,7 +58,7 @@ var MetricRules = []Rule{
 	Near(`^container_tasks_state\{`, closeness, 3),
 }
 
-// MeantInSummary are differences of summaries that are meant. docs/compatibility.md lists them.
+// MeantInSummary are differences of summaries that are meant. docs/figures.md lists them.
 var MeantInSummary = []Explanation{
 	Explain(`^node\.systemContainers\[kubelet\]\.`, OnlyMicrolet,
 		"without kubeletCgroups, the kubelet shows its own cgroup where the hierarchy of systemd has it, and "+
@@ -66,7 +66,7 @@ var MeantInSummary = []Explanation{
 }
 
 // MeantFromCRI are further differences that are meant with the feature gate PodAndContainerStatsFromCRI.
-// docs/compatibility.md lists them.
+// docs/figures.md lists them.
 var MeantFromCRI = []Explanation{
 	Explain(`^pods\[.*\]\.containers\[.*\]\.(swap|io)\b`, OnlyKubelet,
 		"the kubelet says 0 where the runtime says nothing"),
@@ -76,7 +76,7 @@ var MeantFromCRI = []Explanation{
 }
 
 // MeantInMetrics are differences of pages of metrics that are meant, besides that of WithoutSandboxImages.
-// docs/compatibility.md lists them.
+// docs/figures.md lists them.
 var MeantInMetrics = []Explanation{
 	Explain(`^((TYPE|HELP|timestamps) )?container_sockets\b`, OnlyKubelet,
 		"to see which descriptors of another user's process are sockets needs CAP_SYS_PTRACE, which stats does not have"),

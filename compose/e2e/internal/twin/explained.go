@@ -23,7 +23,7 @@ func (e *Explanation) Covers(d Difference) bool {
 // pageSize is what cgroup v1 rounds a memory limit down to.
 const pageSize = 4096
 
-// Explained are the differences that are meant. docs/compatibility.md lists them.
+// Explained are the differences that are meant. docs/pod-lifecycle.md lists them.
 //
 // Most are of the pod's own status.resources (KEP-5419). The kubelet takes it from the pod's cgroup if the API
 // has echoed the phase Running by the time that it looks, and from the spec otherwise, so that it shows
