@@ -48,7 +48,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		pending: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: ns, Subsystem: sub, Name: "pending_puts",
 			Help: "Keys whose newest value the bus has not acknowledged."}, []string{"bucket"}),
 		watchRestarts: counter("watch_restarts_total",
-			"Watches that began anew, by reason: reconnect, stalled, slow, error.", "bucket", "reason"),
+			"Watches that began again, by reason: reconnect, stalled, slow, error.", "bucket", "reason"),
 		stale: counter("stale_keys_dropped_total",
 			"Keys dropped because their writer no longer has them and their delete was lost.", "bucket"),
 		rejected: counter("entries_rejected_total",

@@ -81,7 +81,7 @@ microlet is less strict in one point: it accepts ` + "`--pod-infra-container-ima
 Like the kubelet, microlet does not start in these cases:
 
 - No client can be created from the kubeconfig.
-- Nobody could sign in to the HTTPS API ("no authentication method configured").
+- No caller could sign in to the HTTPS API ("no authentication method configured").
 - The machine has cgroup v1, unless ` + "`failCgroupV1: false`" + `.
 - The machine has swap, unless ` + "`failSwapOn: false`" + `.
 

@@ -22,7 +22,7 @@ func NewRegistry(service string) *prometheus.Registry {
 	build.Set(1)
 	dropped := prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "microlet_log_writes_dropped_total",
-		Help: "Log lines dropped because whoever reads the log did not keep up.",
+		Help: "Log lines dropped because the reader of the log did not keep up.",
 	}, func() float64 {
 		if w := ProcessWriter(); w != nil {
 			return float64(w.Dropped())

@@ -32,7 +32,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		}, []string{"probe_type", "container", "pod", "namespace"}),
 		notRun: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "microlet_prober_not_run_total",
-			Help: "Probes that nobody could be asked to run, such as while podsync or a plugin restarted. They are run again " +
+			Help: "Probes that no process could run, such as while podsync or a plugin restarted. They are run again " +
 				"and count as no failure.",
 		}),
 	}
