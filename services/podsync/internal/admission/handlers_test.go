@@ -95,6 +95,35 @@ func TestNodeFit(t *testing.T) {
 			message: "Node didn't have enough resource: memory, requested: 2147483648, used: 0, capacity: 1073741824",
 		},
 		{
+			name:   "memory beyond any number",
+			pod:    requesting("p", "memory", "1e19"),
+			reason: "OutOfmemory",
+			message: "Node didn't have enough resource: memory, requested: 9223372036854775807, used: 0, capacity: " +
+				"1073741824",
+		},
+		{
+			name: "memory of two containers whose sum is beyond any number",
+			pod: changed(requesting("p", "memory", "8Ei"), func(p *v1.Pod) {
+				p.Spec.Containers = append(p.Spec.Containers, p.Spec.Containers[0])
+			}),
+			reason: "OutOfmemory",
+			message: "Node didn't have enough resource: memory, requested: 9223372036854775807, used: 0, capacity: " +
+				"1073741824",
+		},
+		{
+			name:    "CPUs beyond any number",
+			pod:     requesting("p", "cpu", "1e16"),
+			reason:  "OutOfcpu",
+			message: "Node didn't have enough resource: cpu, requested: 9223372036854775807, used: 0, capacity: 2000",
+		},
+		{
+			name:    "beside pods that run and request more than any number",
+			pod:     requesting("p", "cpu", "1"),
+			others:  []*v1.Pod{requesting("a", "cpu", "9e15"), requesting("b", "cpu", "9e15")},
+			reason:  "OutOfcpu",
+			message: "Node didn't have enough resource: cpu, requested: 1000, used: 9223372036854775807, capacity: 2000",
+		},
+		{
 			name: "memory, with overhead",
 			pod: changed(requesting("p", "memory", "1Gi"),
 				func(p *v1.Pod) { p.Spec.Overhead = list("memory", "1Mi") }),

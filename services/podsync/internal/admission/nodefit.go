@@ -109,7 +109,7 @@ func lacks(a *Attributes) []shortage {
 	used := map[v1.ResourceName]int64{}
 	for _, other := range a.Others {
 		for name, amount := range resourcehelper.PodRequests(other, resourcehelper.PodResourcesOptions{}) {
-			used[name] += preemption.Amount(name, amount)
+			used[name] = podutil.AddAmounts(used[name], podutil.Amount(name, amount))
 		}
 	}
 	for _, name := range countedResources(requests) {
@@ -118,7 +118,7 @@ func lacks(a *Attributes) []shortage {
 			// It belongs to the cluster, or to a device claim, and not to the node. The kubelet counts the overhead even so.
 			requests[name] = a.Pod.Spec.Overhead[name]
 		}
-		requested, capacity := preemption.Amount(name, requests[name]), preemption.Amount(name, amount)
+		requested, capacity := podutil.Amount(name, requests[name]), podutil.Amount(name, amount)
 		if requested > 0 && requested > capacity-used[name] {
 			short = append(short, shortage{name, requested, used[name], capacity})
 		}
@@ -240,7 +240,7 @@ func hostPorts(p *v1.Pod) []hostPort {
 func preempt(a *Attributes, lacking []shortage) Result {
 	needs := make([]preemption.Need, len(lacking))
 	for i, s := range lacking {
-		needs[i] = preemption.Need{Resource: s.name, Amount: s.requested - (s.capacity - s.used)}
+		needs[i] = preemption.Need{Resource: s.name, Amount: podutil.AddAmounts(s.requested, s.used) - s.capacity}
 	}
 	victims, err := preemption.Victims(a.Pod, a.Others, needs)
 	if err != nil {

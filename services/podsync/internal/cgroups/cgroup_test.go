@@ -3,6 +3,7 @@ package cgroups
 import (
 	"context"
 	"errors"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -37,7 +38,8 @@ func testPod(uid string, containers ...v1.ResourceRequirements) *v1.Pod {
 }
 
 func TestSharesAndQuota(t *testing.T) {
-	for milli, want := range map[int64]uint64{0: 2, 1: 2, 2: 2, 100: 102, 1000: 1024, 1 << 30: 262144} {
+	for milli, want := range map[int64]uint64{0: 2, 1: 2, 2: 2, 100: 102, 1000: 1024, 1 << 30: 262144,
+		math.MaxInt64: 262144} {
 		if got := MilliCPUToShares(milli); got != want {
 			t.Errorf("MilliCPUToShares(%d) = %d, want %d", milli, got, want)
 		}

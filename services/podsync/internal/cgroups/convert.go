@@ -25,8 +25,8 @@ const (
 // MilliCPUToShares returns cpu.shares for a request in thousandths of a CPU. No request
 // gets the minimum, not the kernel's default of 1024.
 func MilliCPUToShares(milli int64) uint64 {
-	shares := milli * sharesPerCPU / milliPerCPU
-	return uint64(min(max(shares, MinShares), MaxShares))
+	milli = min(milli, MaxShares*milliPerCPU/sharesPerCPU)
+	return uint64(max(milli*sharesPerCPU/milliPerCPU, MinShares))
 }
 
 // MilliCPUToQuota returns the CFS quota in microseconds a period for a limit in

@@ -30,13 +30,17 @@ func requestsOf(pods []*v1.Pod) requests {
 		of := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
 		switch podutil.QOSClass(p) {
 		case v1.PodQOSGuaranteed:
-			sum.guaranteedMemory += of.Memory().Value()
+			sum.guaranteedMemory = add(sum.guaranteedMemory, of, v1.ResourceMemory)
 		case v1.PodQOSBurstable:
-			sum.burstableMilliCPU += of.Cpu().MilliValue()
-			sum.burstableMemory += of.Memory().Value()
+			sum.burstableMilliCPU = add(sum.burstableMilliCPU, of, v1.ResourceCPU)
+			sum.burstableMemory = add(sum.burstableMemory, of, v1.ResourceMemory)
 		}
 	}
 	return sum
+}
+
+func add(sum int64, of v1.ResourceList, name v1.ResourceName) int64 {
+	return podutil.AddAmounts(sum, podutil.Amount(name, of[name]))
 }
 
 // UpdateQOS gives the burstable class the shares that its pods request together, and with MemoryReservation or
@@ -56,7 +60,8 @@ func (m *Manager) UpdateQOS(pods []*v1.Pod) error {
 	if m.o.MemoryReservation && m.unified {
 		m.protected.hard.Set(float64(now.guaranteedMemory))
 		m.protected.soft.Set(float64(now.burstableMemory))
-		err = errors.Join(err, m.set(m.root, protection(now.guaranteedMemory+now.burstableMemory, now.burstableMemory)))
+		err = errors.Join(err, m.set(m.root, protection(
+			podutil.AddAmounts(now.guaranteedMemory, now.burstableMemory), now.burstableMemory)))
 	}
 	if err != nil {
 		return fmt.Errorf("set the resources of the QoS classes: %w", err)

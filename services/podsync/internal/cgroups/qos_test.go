@@ -71,6 +71,16 @@ func TestQOSResources(t *testing.T) {
 	}
 }
 
+// A pod that requests more than there can be takes nothing from the share of its class.
+func TestRequestsThatAreTooLarge(t *testing.T) {
+	usual := needs(list("cpu", "500m"), nil)
+	large := needs(list("cpu", "9e15", "memory", "8Ei"), nil)
+	burstable, _ := (&Manager{}).qosResources(requestsOf([]*v1.Pod{usual, large, large}))
+	if got, want := burstable.String(), "shares 262144, memory -, map[]"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
 // A pod's own cgroup is protected by its class, beside its throttle, and not without the setting.
 func TestProtectionOfAPod(t *testing.T) {
 	factor := 0.9

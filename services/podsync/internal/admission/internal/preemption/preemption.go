@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	resourcehelper "k8s.io/component-helpers/resource"
 
 	"github.com/microlet/microlet/services/internal/podutil"
@@ -23,14 +22,6 @@ type Need struct {
 	Resource v1.ResourceName
 	// Amount in thousandths of a CPU, else in whole units; above 0.
 	Amount int64
-}
-
-// Amount is a quantity in the units of Need.
-func Amount(name v1.ResourceName, q resource.Quantity) int64 {
-	if name == v1.ResourceCPU {
-		return q.MilliValue()
-	}
-	return q.Value()
 }
 
 // Victims returns the pods that must end for preemptor. It fails if no set of them frees
@@ -102,7 +93,7 @@ func (c *candidate) amount(name v1.ResourceName) int64 {
 	if name == v1.ResourcePods {
 		return 1
 	}
-	return Amount(name, c.frees[name])
+	return podutil.Amount(name, c.frees[name])
 }
 
 // distance is how far the pod is from freeing everything: for each need the square of the
