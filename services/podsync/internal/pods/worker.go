@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -37,6 +35,7 @@ type worker struct {
 
 	mu         sync.Mutex
 	pod        *v1.Pod
+	wanted     *v1.Pod // pod as its source has it: with the resources that it is to have
 	removed    bool
 	again      *v1.Pod   // a version that came after removed: the source names the pod again
 	ending     bool      // it is being stopped for good
@@ -100,8 +99,12 @@ type worker struct {
 }
 
 func newWorker(p *v1.Pod, source podsyncv1.PodSource, deps *Deps, metrics *Metrics) *worker {
+	wanted := p
+	if !isStatic(source) {
+		p = withReportedResources(p)
+	}
 	return &worker{
-		uid: p.UID, source: source, pod: p, deps: deps, metrics: metrics,
+		uid: p.UID, source: source, pod: p, wanted: wanted, deps: deps, metrics: metrics,
 		woken: make(chan struct{}, 1), noticed: make(chan struct{}, 1), stopped: make(chan struct{}),
 		stale: make(chan struct{}, 1), mounting: make(chan struct{}, 1),
 		standing: Standing{Phase: syncing.String(), Syncing: true},
@@ -125,14 +128,18 @@ func (w *worker) set(p *v1.Pod) {
 		}
 		return
 	}
-	old := w.pod
+	old, refused := w.pod, w.synced != nil && resized(w.wanted, p)
+	w.wanted = p
+	if w.synced != nil && !isStatic(w.source) {
+		p = withResourcesOf(old, p)
+	}
 	w.pod = p
 	sooner := w.endsSooner(old, p)
 	if w.cancelSync != nil && sooner {
 		w.cancelSync(errSyncCanceled)
 	}
 	w.mu.Unlock()
-	if resized(old, p) {
+	if refused {
 		w.deps.event(p, v1.EventTypeWarning, reasonResizeInfeasible,
 			"changing the resources of a running pod is not built: its containers keep what they have, delete the pod "+
 				"to change it")
@@ -408,14 +415,6 @@ func (w *worker) endsSooner(old, p *v1.Pod) bool {
 		return true
 	}
 	return w.grace(p) < w.grace(old)
-}
-
-// resized reports whether p asks for other resources than its older version.
-func resized(old, p *v1.Pod) bool {
-	return !equality.Semantic.DeepEqual(old.Spec.Resources, p.Spec.Resources) ||
-		!slices.EqualFunc(old.Spec.Containers, p.Spec.Containers, func(a, b v1.Container) bool {
-			return equality.Semantic.DeepEqual(a.Resources, b.Resources)
-		})
 }
 
 // onlyStatusChanged recognises the echo of our own patches, which needs no sync.
