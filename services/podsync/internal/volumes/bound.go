@@ -2,19 +2,44 @@ package volumes
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	resourcehelper "k8s.io/component-helpers/resource"
+
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 const (
 	// maxFiles bounds what the files take that a pod has of the API: no cgroup is charged for what podsync writes.
 	maxFiles = 64 << 20
-	// filePage is what a file takes a multiple of.
+	// filePage is what a file takes a multiple of, and what a folder takes.
 	filePage = 4 << 10
+	// maxMounts bounds the volumes of a pod and the paths in them that its containers mount. Most of them are mounts in
+	// the node's own namespace, which has at most 100,000 (fs.mount-max) for all pods, and of which each container that
+	// starts gets a copy.
+	maxMounts = 512
 )
+
+// checkNumber returns an error for a pod that has more volumes and paths in them than a pod may have.
+func checkNumber(p *v1.Pod) error {
+	paths := 0
+	for c := range podutil.Containers(&p.Spec) {
+		for i := range c.VolumeMounts {
+			if m := &c.VolumeMounts[i]; m.SubPath != "" || m.SubPathExpr != "" {
+				paths++
+			}
+		}
+	}
+	volumes := len(p.Spec.Volumes)
+	if volumes == 0 || volumes+paths <= maxMounts {
+		return nil
+	}
+	return &Error{Volume: p.Spec.Volumes[0].Name, Err: fmt.Errorf("the pod has %d volumes, and mounts %d paths in them "+
+		"(subPath): use at most %d of both together", volumes, paths, maxMounts)}
+}
 
 // taken counts what the files of pods take that are made of the API.
 type taken struct {
@@ -89,6 +114,23 @@ func memoryLimit(p *v1.Pod) int64 {
 	return limit.Value()
 }
 
+// foldersOf is what the folders above a file take, each of which may be its alone.
+func foldersOf(path string) int64 { return filePage * int64(strings.Count(path, "/")) }
+
+// addMountPoints counts the folders in the volume on which containers mount others.
+func (g *gathering) addMountPoints(p *v1.Pod, volume string) error {
+	for c := range podutil.AllContainers(&p.Spec) {
+		for path := range nested(c.VolumeMounts, volume) {
+			g.bytes += foldersOf(path) + filePage
+		}
+	}
+	if err := g.fits(g.bytes); err != nil {
+		return fmt.Errorf("%w: it takes %d bytes with the folders on which containers mount other volumes, %w: mount "+
+			"fewer there", errTooLarge, g.bytes, err)
+	}
+	return nil
+}
+
 // gathering are the files of a volume while they are gathered.
 type gathering struct {
 	files map[string]file
@@ -102,6 +144,8 @@ func (g *gathering) put(path string, f file) error {
 	bytes := g.bytes + f.takes()
 	if before, ok := g.files[path]; ok {
 		bytes -= before.takes()
+	} else {
+		bytes += foldersOf(path)
 	}
 	if err := g.fits(bytes); err != nil {
 		return fmt.Errorf("%w: it takes %d bytes with %d files, %w: name fewer or smaller ones", errTooLarge, bytes,

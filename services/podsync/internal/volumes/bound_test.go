@@ -115,6 +115,92 @@ func TestWhatFilesOfVolumesTake(t *testing.T) {
 	}
 }
 
+// TestFoldersOfVolumesAreCounted: a path of two bytes a folder names two thousand of them, each of which takes memory or
+// a block.
+func TestFoldersOfVolumesAreCounted(t *testing.T) {
+	mode, deep := int32(0o644), strings.Repeat("d/", 1000)
+	files := volumeOf("v", v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{
+		LocalObjectReference: v1.LocalObjectReference{Name: "big"}, DefaultMode: &mode}})
+	mountPoints := podWith(volumeOf("v", v1.VolumeSource{DownwardAPI: &v1.DownwardAPIVolumeSource{DefaultMode: &mode}}),
+		volumeOf("w", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}))
+	mounts := []v1.VolumeMount{{Name: "v", MountPath: "/v"}}
+	for i := range 17 {
+		files.ConfigMap.Items = append(files.ConfigMap.Items, v1.KeyToPath{Key: "k", Path: fmt.Sprint(i, "/", deep, "f")})
+		mounts = append(mounts, v1.VolumeMount{Name: "w", MountPath: fmt.Sprint("/v/", i, "/", deep)})
+	}
+	mountPoints.Spec.Containers[0].VolumeMounts = mounts
+	small := &api{configMaps: map[string]*v1.ConfigMap{"big": {Data: map[string]string{"k": "x"}}}}
+	for name, c := range map[string]struct {
+		pod  *v1.Pod
+		want string
+	}{
+		"of files": {podWith(files), "with 17 files"}, "of mount points": {mountPoints, "mount fewer there"},
+	} {
+		m, _ := manager(t, small)
+		if err := m.Check(t.Context(), c.pod); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+// TestAPodMayHaveSoManyMounts: the kernel has room for a number of them, which all pods share.
+func TestAPodMayHaveSoManyMounts(t *testing.T) {
+	memory := v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory}}
+	volumes := func(n int) *v1.Pod {
+		p := podWith()
+		for i := range n {
+			p.Spec.Volumes = append(p.Spec.Volumes, volumeOf(fmt.Sprint("v", i), memory))
+		}
+		return p
+	}
+	paths := func(n int) *v1.Pod {
+		p := volumes(1)
+		p.Spec.Containers = append(p.Spec.Containers, v1.Container{Name: "d"})
+		for i := range n {
+			c := &p.Spec.Containers[i%2]
+			c.VolumeMounts = append(c.VolumeMounts,
+				v1.VolumeMount{Name: "v0", MountPath: fmt.Sprint("/", i), SubPath: fmt.Sprint(i)})
+		}
+		return p
+	}
+	for name, c := range map[string]struct {
+		pod  *v1.Pod
+		want string
+	}{
+		"volumes, all that it may have": {volumes(512), ""},
+		"volumes":                       {volumes(513), "the pod has 513 volumes, and mounts 0 paths in them"},
+		"paths, all that it may have":   {paths(511), ""},
+		"paths":                         {paths(512), "the pod has 1 volumes, and mounts 512 paths in them"},
+	} {
+		m, mounts := manager(t, &api{})
+		_, err := m.Mount(t.Context(), c.pod)
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+		if c.want != "" && (m.Check(t.Context(), c.pod) == nil || len(mounts.MountPoints) > 0) {
+			t.Errorf("%s: it is found right, or %d are mounted", name, len(mounts.MountPoints))
+		}
+	}
+}
+
+// TestSubPathsOfManyFolders: root makes the folders of a subPath, which take memory that the pod is not charged for.
+func TestSubPathsOfManyFolders(t *testing.T) {
+	volume := t.TempDir()
+	if err := makeSubPath("", volume, strings.Repeat("a/", 63)+"a"); err != nil {
+		t.Error(err)
+	}
+	if err := makeSubPath("", volume, strings.Repeat("b/", 64)+"b"); err == nil {
+		t.Error("65 folders were made")
+	}
+	if err := makeSubPath("", volume, strings.Repeat("a/", 64)+"b/c"); err != nil {
+		t.Errorf("most of them are there: %v", err)
+	}
+	entries, err := os.ReadDir(volume)
+	if err != nil || len(entries) != 1 {
+		t.Errorf("%v, %v", entries, err)
+	}
+}
+
 func again(p *v1.Pod, times int) {
 	source := p.Spec.Volumes[0].ConfigMap
 	source.Items = append(source.Items, items(times)...)

@@ -45,7 +45,11 @@ func (f *files) gather(ctx context.Context, s *Spec) (map[string]file, error) {
 	g := &gathering{files: map[string]file{}, fits: func(bytes int64) error {
 		return taken.set(s.Pod, name, volumeSize{bytes, f.inMemory})
 	}}
-	if err := f.collect(ctx, s, g); err != nil {
+	err := g.addMountPoints(s.Pod, name)
+	if err == nil {
+		err = f.collect(ctx, s, g)
+	}
+	if err != nil {
 		taken.put(s.Pod.UID, name, before)
 		return nil, err
 	}

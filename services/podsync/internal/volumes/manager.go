@@ -233,6 +233,9 @@ func NextRefresh() time.Duration { return time.Minute + rand.N(30*time.Second) }
 // named, types of paths on the node. What it fetched, Mount finds in the caches. Each volume
 // that lacks something is an *Error in the one that is returned.
 func (m *Manager) Check(ctx context.Context, p *v1.Pod) error {
+	if err := checkNumber(p); err != nil {
+		return err
+	}
 	return m.each(ctx, p, func(ctx context.Context, plugin Plugin, s *Spec) error {
 		if _, there := plugin.Existing(s); there {
 			return nil
@@ -244,6 +247,9 @@ func (m *Manager) Check(ctx context.Context, p *v1.Pod) error {
 // Mount sets up those volumes of the pod that are not, and leaves the others as they are.
 // Each volume that fails is an *Error in the one that is returned.
 func (m *Manager) Mount(ctx context.Context, p *v1.Pod) (map[string]Mounted, error) {
+	if err := checkNumber(p); err != nil {
+		return nil, err
+	}
 	var mu sync.Mutex
 	mounted := make(map[string]Mounted, len(p.Spec.Volumes))
 	err := m.each(ctx, p, func(ctx context.Context, plugin Plugin, s *Spec) error {

@@ -21,6 +21,10 @@ import (
 // subPathsName is the folder of a pod's bind mounts, as the kubelet calls it.
 const subPathsName = "volume-subpaths"
 
+// maxNewFolders is how many folders are made for one subPath. On a file system in memory they take memory that no pod is
+// charged for.
+const maxNewFolders = 64
+
 // SubPath is what one mount of a container takes of a volume.
 type SubPath struct {
 	Pod               *v1.Pod
@@ -122,6 +126,9 @@ func makeSubPath(own, volume, path string) error {
 			return err
 		}
 		there, missing = next, missing[1:]
+	}
+	if len(missing) > maxNewFolders {
+		return fmt.Errorf("%d folders are missing, and at most %d are made", len(missing), maxNewFolders)
 	}
 	parent, err := openBelow(own, base, there)
 	if err != nil {
