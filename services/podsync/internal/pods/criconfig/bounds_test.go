@@ -113,3 +113,18 @@ func TestWhatExecveTakesIsBuilt(t *testing.T) {
 		t.Errorf("an argument of %d bytes, want %d", got, longest)
 	}
 }
+
+// TestManyHostAliasesTakeLittle: building the lines must not take the square of their length.
+func TestManyHostAliasesTakeLittle(t *testing.T) {
+	aliases := make([]v1.HostAlias, 50_000)
+	for i := range aliases {
+		aliases[i] = v1.HostAlias{IP: "1.1.1.1", Hostnames: []string{"a"}}
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	text := podHosts([]string{"192.0.2.1"}, "p", "", aliases)
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; took > 32<<20 {
+		t.Errorf("%d bytes of hosts took %d MiB", len(text), took>>20)
+	}
+}

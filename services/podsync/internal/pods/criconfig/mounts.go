@@ -225,11 +225,12 @@ func aliasLines(aliases []v1.HostAlias) string {
 	if len(aliases) == 0 {
 		return ""
 	}
-	lines := "\n# Entries added by HostAliases.\n"
+	var lines strings.Builder // a pod may have ten thousands of them
+	lines.WriteString("\n# Entries added by HostAliases.\n")
 	for _, a := range aliases {
-		lines += a.IP + "\t" + strings.Join(a.Hostnames, "\t") + "\n"
+		lines.WriteString(a.IP + "\t" + strings.Join(a.Hostnames, "\t") + "\n")
 	}
-	return lines
+	return lines.String()
 }
 
 // terminationLogMount makes the file that the container's termination message goes into,
