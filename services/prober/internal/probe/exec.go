@@ -29,7 +29,7 @@ func (p *Prober) exec(ctx context.Context, t Target) (Result, error) {
 		return Result{}, err
 	}
 	timeout := t.timeout()
-	release, err := p.execs.take(ctx, execHold)
+	release, err := p.execs.take(ctx, t.Pod.GetNamespace(), execHold)
 	if err != nil {
 		return Result{}, err
 	}

@@ -2,23 +2,20 @@ package probe
 
 import (
 	"context"
-	"sync"
 	"time"
+
+	"github.com/microlet/microlet/services/internal/shares"
 )
 
-// places bounds how many do something at one time.
-type places struct{ free chan struct{} }
-
-func newPlaces(n int) *places { return &places{make(chan struct{}, max(n, 1))} }
+// places bound how many do something at one time. Namespaces share them.
+type places struct{ *shares.Places }
 
 // take waits for a place. It is given back by release, or after hold if that is sooner.
-func (p *places) take(ctx context.Context, hold time.Duration) (release func(), err error) {
-	select {
-	case p.free <- struct{}{}:
-	case <-ctx.Done():
-		return nil, ctx.Err()
+func (p places) take(ctx context.Context, namespace string, hold time.Duration) (release func(), err error) {
+	back, err := p.Take(ctx, namespace)
+	if err != nil {
+		return nil, err
 	}
-	back := sync.OnceFunc(func() { <-p.free })
 	timer := time.AfterFunc(hold, back)
 	return func() { timer.Stop(); back() }, nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/microlet/microlet/services/internal/httpaction"
 	"github.com/microlet/microlet/services/internal/kubeversion"
+	"github.com/microlet/microlet/services/internal/shares"
 )
 
 const (
@@ -98,12 +99,12 @@ type Options struct {
 type Prober struct {
 	o     Options
 	http  httpClients
-	execs *places
+	execs places
 }
 
 // New returns a prober.
 func New(o Options) *Prober {
-	return &Prober{o: o, http: newHTTPClients(), execs: newPlaces(o.Execs)}
+	return &Prober{o: o, http: newHTTPClients(), execs: places{shares.New(o.Execs)}}
 }
 
 // Probe runs the probe once. An error says that it could not be run, or not to a result; ErrUnreachable

@@ -338,7 +338,7 @@ func (r runtimeOf) ExecSync(ctx context.Context, q *runtimeapi.ExecSyncRequest,
 
 func command(words ...string) Target {
 	return Target{
-		ContainerID: "id", Container: &v1.Container{Name: "c", Env: []v1.EnvVar{{Name: "NAME", Value: "value"}}},
+		ContainerID: "id", Pod: &v1.Pod{}, Container: &v1.Container{Name: "c", Env: []v1.EnvVar{{Name: "NAME", Value: "value"}}},
 		Probe: &v1.Probe{TimeoutSeconds: 3, ProbeHandler: v1.ProbeHandler{Exec: &v1.ExecAction{Command: words}}},
 	}
 }
@@ -433,5 +433,41 @@ func TestExecThatHangs(t *testing.T) {
 				t.Errorf("a runtime that does not answer: %v", err)
 			}
 		}
+	})
+}
+
+// TestCommandsOfOneNamespaceHoldUpNoOther: commands that hang keep their places for 2 s each.
+func TestCommandsOfOneNamespaceHoldUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := New(Options{
+			Execs: 2,
+			Runtime: runtimeOf{
+				exec: func(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
+					if r.GetCmd()[0] == "hang" {
+						<-ctx.Done()
+					}
+					return &runtimeapi.ExecSyncResponse{}, nil
+				},
+			},
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		for range 500 {
+			go func() {
+				hanging := command("hang")
+				hanging.Pod.Namespace = "many"
+				_, _ = p.Probe(ctx, hanging)
+			}()
+		}
+		synctest.Wait()
+		began := time.Now()
+		for range 3 {
+			if result, err := p.Probe(t.Context(), command("true")); err != nil || result.Outcome != Success {
+				t.Errorf("%v, %v", result, err)
+			}
+		}
+		if took := time.Since(began); took > 6*time.Second {
+			t.Errorf("three probes took %v", took)
+		}
+		cancel()
 	})
 }
