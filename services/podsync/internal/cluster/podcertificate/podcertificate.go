@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/shares"
 	"github.com/microlet/microlet/services/podsync/internal/cluster/informer"
 	"github.com/microlet/microlet/services/podsync/internal/cluster/internal/lazyinformer"
 )
@@ -62,6 +63,9 @@ type Certificates struct {
 	// informer is nil on a node that has none.
 	informer *lazyinformer.Informer
 	lister   certificateslisters.PodCertificateRequestLister
+	// making has a place for each key that is made by generate.
+	making   *shares.Places
+	generate func(kind string) (key, proof []byte, err error)
 
 	mu          sync.Mutex
 	projections map[types.UID]map[Place]*projection
@@ -79,7 +83,7 @@ type Bundle struct{ Key, Chain []byte }
 
 // New returns the certificates of a node's pods.
 func New(o Options) (*Certificates, error) {
-	c := &Certificates{o: o, projections: map[types.UID]map[Place]*projection{}}
+	c := &Certificates{o: o, making: shares.New(1), generate: newKey, projections: map[types.UID]map[Place]*projection{}}
 	if o.Client == nil {
 		return c, nil
 	}

@@ -10,8 +10,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -412,4 +414,41 @@ func TestKeys(t *testing.T) {
 	if _, _, err := newKey("DSA"); err == nil || err.Error() != `unknown key type "DSA"` {
 		t.Error(err)
 	}
+}
+
+// TestKeysOfOneNamespaceHoldUpNoOther: a pod may want hundreds of keys, each of which takes a processor for seconds.
+func TestKeysOfOneNamespaceHoldUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := run(t)
+		var under, most, made atomic.Int32
+		w.own.generate = func(kind string) (key, proof []byte, err error) {
+			most.Store(max(most.Load(), under.Add(1)))
+			time.Sleep(2 * time.Second)
+			under.Add(-1)
+			made.Add(1)
+			return newKey(kind)
+		}
+		if err := w.api.Tracker().Add(&v1.ServiceAccount{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "sa"},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 64 {
+			go func() { _, _ = w.own.Bundle(t.Context(), pod(), Place{Volume: "v", Source: i}, source()) }()
+		}
+		synctest.Wait()
+		other := pod()
+		other.Namespace, other.UID = "other", "other-uid"
+		go func() { _, _ = w.own.Bundle(t.Context(), other, Place{Volume: "v"}, source()) }()
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		w.mu.Lock()
+		asked := slices.ContainsFunc(w.made, func(r *certificatesv1.PodCertificateRequest) bool { return r.Namespace == "other" })
+		w.mu.Unlock()
+		if most.Load() != 1 || !asked {
+			t.Errorf("%d keys were made at one time, %d in all, and that of the other namespace: %t", most.Load(), made.Load(),
+				asked)
+		}
+		time.Sleep(time.Minute) // until all have ended or given up
+	})
 }

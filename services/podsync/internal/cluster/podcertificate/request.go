@@ -35,7 +35,7 @@ func (c *Certificates) create(ctx context.Context, p *v1.Pod, source *v1.PodCert
 	if err != nil {
 		return nil, fmt.Errorf("while fetching service account: %w", err)
 	}
-	key, proof, err := newKey(source.KeyType)
+	key, proof, err := c.newKey(ctx, p, source.KeyType)
 	if err != nil {
 		return nil, fmt.Errorf("while generating keypair: %w", err)
 	}
@@ -69,6 +69,17 @@ func requestFor(p *v1.Pod, source *v1.PodCertificateProjection) *certificatesv1.
 			UnverifiedUserAnnotations: source.UserAnnotations,
 		},
 	}
+}
+
+// newKey makes the keys of pods one after the other, in turns of the namespaces. A large RSA key takes a processor for
+// seconds, and a pod may want hundreds of them.
+func (c *Certificates) newKey(ctx context.Context, p *v1.Pod, kind string) (key, proof []byte, err error) {
+	release, err := c.making.Take(ctx, p.Namespace)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer release()
+	return c.generate(kind)
 }
 
 // newKey makes a key pair: the private key as PEM, and a request that is signed with it, which says nothing more than
