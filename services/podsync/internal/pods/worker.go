@@ -14,6 +14,7 @@ import (
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/shares"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
@@ -182,11 +183,12 @@ func (w *worker) wake() {
 // run looks after the pod until nothing of it is left, or it is to be restarted (true), or ctx ends (false).
 func (w *worker) run(ctx context.Context) (finished bool) {
 	defer w.goroutines.Wait()
+	p, _ := w.current()
+	ctx = shares.WithOwner(ctx, p.Namespace)
 	beside, end := context.WithCancel(ctx)
 	defer end()
 	w.goroutines.Go(func() { w.reportBeside(beside) })
 	w.life, w.round = ctx, ctx
-	p, _ := w.current()
 	w.deps.Mirrors.UpdateFromAPI(p)
 	timer := time.NewTimer(firstDelay(p))
 	defer timer.Stop()

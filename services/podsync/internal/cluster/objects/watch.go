@@ -19,6 +19,7 @@ import (
 	clientcache "k8s.io/client-go/tools/cache"
 
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/shares"
 )
 
 // Times of the watches.
@@ -29,6 +30,7 @@ const (
 	watchDelay = time.Second
 	// maxOpening is how many watches of a kind open at one time. The client lets so many requests a second through, in
 	// their order: what a pod waits for must not come after the watches of all objects that others name.
+	// Namespaces share these.
 	maxOpening = 8
 	// watchLife is the least time that the apiserver is asked to keep a watch open.
 	watchLife = 30 * time.Minute
@@ -65,8 +67,8 @@ type watches[T object] struct {
 	patience time.Duration
 	log      *slog.Logger
 	running  sync.WaitGroup
-	// opening has room for each watch that opens.
-	opening chan struct{}
+	// opening has a place for each watch that opens.
+	opening *shares.Places
 
 	mu    sync.Mutex
 	items map[key]*item[T]
@@ -115,17 +117,7 @@ func newWatches[T object](life context.Context, client any, r resource[T], o Opt
 	}
 	return &watches[T]{
 		life: life, client: client, resource: r, changed: changed, patience: o.Timeout, log: o.Log,
-		opening: make(chan struct{}, maxOpening), items: map[key]*item[T]{},
-	}
-}
-
-// turn waits until a watch may open. What it returns is called once the watch has.
-func (w *watches[T]) turn(ctx context.Context) (opened func(), err error) {
-	select {
-	case w.opening <- struct{}{}:
-		return func() { <-w.opening }, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
+		opening: shares.New(maxOpening), items: map[key]*item[T]{},
 	}
 }
 
@@ -274,12 +266,12 @@ func (i *item[T]) run(ctx context.Context) {
 	case <-i.start:
 	case <-delay.C:
 	}
-	ctx, refusals := quietContext(ctx)
+	ctx, refusals := quietContext(shares.WithOwner(ctx, i.key.namespace))
 	r, selector := &i.owner.resource, fields.OneTermEqualSelector("metadata.name", i.key.name).String()
 	lw := &clientcache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			o.FieldSelector = selector
-			opened, err := i.owner.turn(ctx)
+			opened, err := i.owner.opening.Take(ctx, i.key.namespace)
 			if err != nil {
 				return nil, err
 			}
@@ -296,7 +288,7 @@ func (i *item[T]) run(ctx context.Context) {
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.FieldSelector = selector
-			opened, err := i.owner.turn(ctx)
+			opened, err := i.owner.opening.Take(ctx, i.key.namespace)
 			if err != nil {
 				return nil, err
 			}

@@ -62,5 +62,8 @@ func restConfig(k *kubeletconfig.Config) (*rest.Config, error) {
 	config.AcceptContentTypes = config.ContentType + ",application/json"
 	config.QPS = float32(*k.Kubelet.KubeAPIQPS)
 	config.Burst = int(k.Kubelet.KubeAPIBurst)
+	if config.QPS > 0 {
+		config.RateLimiter = newLimiter(config.QPS, config.Burst)
+	}
 	return config, nil
 }
