@@ -67,8 +67,8 @@ func (t *Tree) Pod(p pods.Pod) (*statsapi.PodStats, error) {
 		return nil, fmt.Errorf("read the cgroup of pod %s/%s: %w", p.Namespace, p.Name, err)
 	}
 	stats := &statsapi.PodStats{Memory: memoryOf(used)}
-	if processes, err := t.processes(at); err == nil { // without them its memory counts all the same
-		stats.ProcessStats = &statsapi.ProcessStats{ProcessCount: &processes}
+	if tasks, err := t.tasks(at); err == nil { // without them its memory counts all the same
+		stats.ProcessStats = &statsapi.ProcessStats{ProcessCount: &tasks}
 	}
 	entries, err := os.ReadDir(filepath.Join(t.Mount, at))
 	if err != nil {
@@ -114,8 +114,9 @@ func (t *Tree) find(below func(podcgroup.Name) podcgroup.Name) (paths []string) 
 	return paths
 }
 
-// processes counts those of a cgroup and of all below it.
-func (t *Tree) processes(cgroup string) (n uint64, err error) {
+// tasks counts the processes and threads of a cgroup and of all below it. Each thread has an ID of those that run short,
+// and a pod can have thousands of them in one process.
+func (t *Tree) tasks(cgroup string) (n uint64, err error) {
 	err = filepath.WalkDir(filepath.Join(t.Mount, cgroup), func(path string, e fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // it has vanished meanwhile
@@ -123,7 +124,10 @@ func (t *Tree) processes(cgroup string) (n uint64, err error) {
 		if err != nil || !e.IsDir() {
 			return err
 		}
-		f, err := os.Open(filepath.Join(path, "cgroup.procs"))
+		f, err := os.Open(filepath.Join(path, "cgroup.threads"))
+		if errors.Is(err, fs.ErrNotExist) {
+			f, err = os.Open(filepath.Join(path, "tasks")) // with cgroup v1
+		}
 		if errors.Is(err, fs.ErrNotExist) {
 			return fs.SkipDir
 		}

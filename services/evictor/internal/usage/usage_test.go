@@ -51,7 +51,9 @@ func tree(t *testing.T, folder, container string) *Tree {
 			t.Fatal(err)
 		}
 		for name, text := range map[string]string{
-			"memory.usage_in_bytes": usage, "memory.stat": "total_inactive_file 1000\n", "cgroup.procs": "1\n2\n",
+			"memory.usage_in_bytes": usage, "memory.stat": "total_inactive_file 1000\n",
+			// Of two threads one is the process.
+			"cgroup.procs": "1\n", "tasks": "1\n2\n",
 		} {
 			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 				t.Fatal(err)
@@ -187,6 +189,22 @@ func TestTheRootThatIsUsedIsFound(t *testing.T) {
 	}
 	if got := cgroups.AllPods(); got != "/kubepods.slice" {
 		t.Errorf("all pods are in %s", got)
+	}
+}
+
+// TestThreadsCount: a pod with thousands of threads in one process is not to shield itself behind pods with two
+// processes.
+func TestThreadsCount(t *testing.T) {
+	const folder = "kubepods/besteffort/podu-1"
+	for file, want := range map[string]uint64{"tasks": 5, "cgroup.threads": 5} {
+		cgroups := tree(t, folder, "abc")
+		if err := os.WriteFile(filepath.Join(cgroups.Mount, folder, file), []byte("1\n2\n3\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := cgroups.Pod(pod())
+		if err != nil || *got.ProcessStats.ProcessCount != want {
+			t.Errorf("%s: %+v, %v, want %d", file, got.ProcessStats, err, want)
+		}
 	}
 }
 
