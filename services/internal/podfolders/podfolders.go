@@ -40,7 +40,7 @@ type Pod struct {
 	Volumes              []v1.Volume
 	// Containers are all of the pod. Their termination logs count.
 	Containers []string
-	// Running are those whose logs count.
+	// Running are those whose logs are named by themselves. The logs of the others are among what else the pod has.
 	Running []string
 }
 
@@ -88,6 +88,11 @@ func (l Layout) Of(p *Pod) (*Folders, error) {
 			continue
 		}
 		f.Logs[name] = diskusage.Dir{Path: filepath.Join(podLogs, name), Mode: diskusage.Files}
+	}
+	for _, name := range once(p.Containers) {
+		if _, runs := f.Logs[name]; !runs && names(name) == nil {
+			f.Own = append(f.Own, diskusage.Dir{Path: filepath.Join(podLogs, name), Mode: diskusage.Files})
+		}
 	}
 	seen := map[string]bool{}
 	for i := range p.Volumes {

@@ -211,7 +211,7 @@ func (m *Measurer) measure(ctx context.Context, p *v1.Pod) (*statsapi.PodStats, 
 	return figures, unknown
 }
 
-// layers are the bytes of the writable layers of the pod's containers that run, by name.
+// layers are the bytes of the writable layers of the pod's containers, by name: of each the newest, also if it has ended.
 func (m *Measurer) layers(ctx context.Context, uid types.UID) (map[string]uint64, error) {
 	answer, err := m.runtime.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{
 		Filter: &runtimeapi.ContainerStatsFilter{LabelSelector: map[string]string{labelPodUID: string(uid)}},
@@ -219,12 +219,14 @@ func (m *Measurer) layers(ctx context.Context, uid types.UID) (map[string]uint64
 	if err != nil {
 		return nil, fmt.Errorf("ask the runtime what containers take: %w", err)
 	}
-	layers := map[string]uint64{}
+	layers, newest := map[string]uint64{}, map[string]uint32{}
 	for _, c := range answer.GetStats() {
-		labels := c.GetAttributes().GetLabels()
-		if labels[labelPodUID] == string(uid) { // whatever the filter does
-			layers[labels[labelContainerName]] = c.GetWritableLayer().GetUsedBytes().GetValue()
+		labels, attempt := c.GetAttributes().GetLabels(), c.GetAttributes().GetMetadata().GetAttempt()
+		name := labels[labelContainerName]
+		if labels[labelPodUID] != string(uid) || attempt < newest[name] { // whatever the filter does
+			continue
 		}
+		layers[name], newest[name] = c.GetWritableLayer().GetUsedBytes().GetValue(), attempt
 	}
 	return layers, nil
 }

@@ -110,6 +110,60 @@ func TestWhatIsMeasured(t *testing.T) {
 	})
 }
 
+// attempts are instances of containers, in the order of a runtime's list.
+type attempts []struct {
+	name    string
+	attempt uint32
+	used    uint64
+}
+
+func (a attempts) ListContainerStats(context.Context, *runtimeapi.ListContainerStatsRequest,
+	...grpc.CallOption) (*runtimeapi.ListContainerStatsResponse, error) {
+	answer := &runtimeapi.ListContainerStatsResponse{}
+	for _, c := range a {
+		answer.Stats = append(answer.Stats, &runtimeapi.ContainerStats{
+			Attributes: &runtimeapi.ContainerAttributes{
+				Labels:   map[string]string{labelPodUID: "u", labelContainerName: c.name},
+				Metadata: &runtimeapi.ContainerMetadata{Name: c.name, Attempt: c.attempt},
+			},
+			WritableLayer: &runtimeapi.FilesystemUsage{UsedBytes: &runtimeapi.UInt64Value{Value: c.used}},
+		})
+	}
+	return answer, nil
+}
+
+// TestContainersThatHaveEnded count, but for those that others have replaced.
+func TestContainersThatHaveEnded(t *testing.T) {
+	walk := func(_ context.Context, dirs []diskusage.Dir) (map[diskusage.Dir]diskusage.Usage, error) {
+		used := map[diskusage.Dir]diskusage.Usage{}
+		for _, d := range dirs {
+			if strings.HasPrefix(d.Path, "/nowhere/logs/ns_p_u/") {
+				used[d] = diskusage.Usage{UsedBytes: 10}
+			}
+		}
+		return used, nil
+	}
+	runtime := attempts{{"main", 0, 100}, {"main", 2, 1}, {"main", 1, 200}, {"init", 0, 1000}}
+	run(t, runtime, walk, func(t *testing.T, m *Measurer) {
+		p := newPod("u")
+		p.Spec.Volumes = nil
+		p.Spec.Containers = []v1.Container{{Name: "main"}}
+		p.Spec.InitContainers = []v1.Container{{Name: "init"}, {Name: "next"}}
+		f, err := m.Of(t.Context(), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := *f.EphemeralStorage.UsedBytes; got != 1+1000+3*10 {
+			t.Errorf("%d bytes in all", got)
+		}
+		for _, c := range f.Containers {
+			if c.Name == "main" && *c.Rootfs.UsedBytes != 1 {
+				t.Errorf("the layer of main takes %d bytes", *c.Rootfs.UsedBytes)
+			}
+		}
+	})
+}
+
 // TestFiguresOfAForgedPod: the bus says what volumes and containers a pod has. By that it makes no figure larger.
 func TestFiguresOfAForgedPod(t *testing.T) {
 	walk := func(_ context.Context, dirs []diskusage.Dir) (map[diskusage.Dir]diskusage.Usage, error) {

@@ -30,21 +30,12 @@ func diskParts(s signal.Signal, l threshold.Layout) parts {
 // diskUsage adds up what of a pod is on the filesystem, in bytes or inodes.
 func diskUsage(p *v1.Pod, f *statsapi.PodStats, what parts, of v1.ResourceName) int64 {
 	var sum int64
-	add := func(fs *statsapi.FsStats) {
-		switch {
-		case fs == nil:
-		case of == signal.Inodes && fs.InodesUsed != nil:
-			sum += int64(*fs.InodesUsed)
-		case of != signal.Inodes && fs.UsedBytes != nil:
-			sum += int64(*fs.UsedBytes)
-		}
-	}
 	for i := range f.Containers {
 		if what.layers {
-			add(f.Containers[i].Rootfs)
+			sum += taken(f.Containers[i].Rootfs, of)
 		}
 		if what.logs {
-			add(f.Containers[i].Logs)
+			sum += taken(f.Containers[i].Logs, of)
 		}
 	}
 	if !what.volumes {
@@ -57,10 +48,26 @@ func diskUsage(p *v1.Pod, f *statsapi.PodStats, what parts, of v1.ResourceName) 
 	for i := range f.VolumeStats {
 		if name := f.VolumeStats[i].Name; local[name] {
 			local[name] = false // each volume once
-			add(&f.VolumeStats[i].FsStats)
+			sum += taken(&f.VolumeStats[i].FsStats, of)
 		}
 	}
+	if what.layers && what.logs {
+		// The whole has what is of no container that runs too, such as the layers and logs of init containers.
+		sum = max(sum, taken(f.EphemeralStorage, of))
+	}
 	return sum
+}
+
+// taken is what a figure says, and 0 if it is not known.
+func taken(fs *statsapi.FsStats, of v1.ResourceName) int64 {
+	switch {
+	case fs == nil:
+	case of == signal.Inodes && fs.InodesUsed != nil:
+		return int64(*fs.InodesUsed)
+	case of != signal.Inodes && fs.UsedBytes != nil:
+		return int64(*fs.UsedBytes)
+	}
+	return 0
 }
 
 // isLocal says that a volume takes space of the node, as the kubelet counts it.

@@ -148,6 +148,30 @@ func TestWhatIsOnAFilesystem(t *testing.T) {
 	}
 }
 
+// TestWhatIsOfNoContainerThatRuns: init containers that have ended leave their layers and logs, which only the figure of
+// the whole pod has.
+func TestWhatIsOfNoContainerThatRuns(t *testing.T) {
+	p := plan{known: true, layer: 1, logs: 10, volume: 100, inodes: 5}
+	f := p.figures()
+	f.EphemeralStorage = &statsapi.FsStats{UsedBytes: new(uint64(1111)), InodesUsed: new(uint64(50))}
+	split := threshold.Layout{ImageFs: true}
+	for _, test := range []struct {
+		signal signal.Signal
+		layout threshold.Layout
+		of     v1.ResourceName
+		want   int64
+	}{
+		{signal.NodeFsAvailable, threshold.Layout{}, v1.ResourceEphemeralStorage, 1111},
+		{signal.NodeFsInodesFree, threshold.Layout{}, signal.Inodes, 50},
+		{signal.NodeFsAvailable, split, v1.ResourceEphemeralStorage, 110}, // which of it is there is not known
+		{signal.ImageFsAvailable, split, v1.ResourceEphemeralStorage, 1},
+	} {
+		if got := diskUsage(p.pod(), f, diskParts(test.signal, test.layout), test.of); got != test.want {
+			t.Errorf("%s with %+v: %d, want %d", test.signal, test.layout, got, test.want)
+		}
+	}
+}
+
 func TestOverheadCountsWithARequest(t *testing.T) {
 	p := plan{memoryRequest: 100}.pod()
 	p.Spec.Overhead = v1.ResourceList{v1.ResourceMemory: resource.MustParse("20"), v1.ResourceCPU: resource.MustParse("1")}

@@ -42,7 +42,7 @@ func (b *builder) runtimePods() map[string]*statsapi.PodStats {
 				p.ProcessStats = &statsapi.ProcessStats{ProcessCount: number(n)}
 			}
 		}
-		all[uid] = p
+		all[uid], b.known[uid] = p, pod
 	}
 	return all
 }

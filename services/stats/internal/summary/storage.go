@@ -79,7 +79,8 @@ func (b *builder) logs(podUID, container string) *statsapi.FsStats {
 	return fs
 }
 
-// storage adds the pod's volumes, and what all that it has on the node's disk takes together.
+// storage adds the pod's volumes, and what all that it has on the node's disk takes together. Containers that have ended
+// count too, as far as the runtime says what they take.
 func (b *builder) storage(uid string, p *statsapi.PodStats) {
 	total := onFs(b.RootFs)
 	if total.Time.IsZero() {
@@ -94,6 +95,11 @@ func (b *builder) storage(uid string, p *statsapi.PodStats) {
 		add(total, c.Rootfs)
 		if c.Logs != nil {
 			add(total, c.Logs)
+		}
+	}
+	for _, c := range b.known[uid].Containers {
+		if layer := b.layer(c.ID); layer != nil && !c.Running {
+			add(total, layer) // what an init container has written stays for as long as the pod does
 		}
 	}
 	if b.Folders != nil {

@@ -75,7 +75,7 @@ type Input struct {
 
 // Build returns the summary.
 func Build(in Input) *statsapi.Summary {
-	b := builder{in}
+	b := builder{Input: in, known: map[string]*pods.Pod{}}
 	root := in.Snapshot.Root()
 	node := statsapi.NodeStats{
 		NodeName: in.NodeName, StartTime: metav1.NewTime(root.Spec.CreationTime),
@@ -92,7 +92,11 @@ func Build(in Input) *statsapi.Summary {
 	return &statsapi.Summary{Node: node, Pods: b.pods()}
 }
 
-type builder struct{ Input }
+type builder struct {
+	Input
+	// known are the pods that have figures, by their UID.
+	known map[string]*pods.Pod
+}
 
 // system are the cgroups of the system's parts, by name.
 func (b *builder) system() []statsapi.ContainerStats {
@@ -143,7 +147,7 @@ func (b *builder) podsByUID() map[string]*statsapi.PodStats {
 		p := byUID[c.PodUID]
 		if p == nil {
 			p = b.pod(c)
-			byUID[c.PodUID] = p
+			byUID[c.PodUID], b.known[c.PodUID] = p, c.Pod
 		}
 		p.Containers = append(p.Containers, b.container(c))
 		if !b.CPUAndMemory {

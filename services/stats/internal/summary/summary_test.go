@@ -164,6 +164,21 @@ func TestNothingIsNegative(t *testing.T) {
 	}
 }
 
+// TestContainersThatHaveEndedCount: what init containers have written stays for as long as their pod does.
+func TestContainersThatHaveEndedCount(t *testing.T) {
+	in := input()
+	before := Build(in).Pods[0]
+	in.Usage.Layers["three"] = cri.Layer{Time: now, Mountpoint: "/images", Used: new(uint64(1 << 30)), Inodes: new(uint64(9))}
+	after := Build(in).Pods[0]
+	if bytes, inodes := *after.EphemeralStorage.UsedBytes-*before.EphemeralStorage.UsedBytes,
+		*after.EphemeralStorage.InodesUsed-*before.EphemeralStorage.InodesUsed; bytes != 1<<30 || inodes != 9 {
+		t.Errorf("%d bytes and %d inodes more", bytes, inodes)
+	}
+	if len(after.Containers) != len(before.Containers) {
+		t.Errorf("%d containers are shown", len(after.Containers))
+	}
+}
+
 // A sum without one container's layer would pass for all that the pod takes.
 func TestAPartIsNotTheWhole(t *testing.T) {
 	for name, change := range map[string]func(in *Input){

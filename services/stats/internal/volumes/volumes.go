@@ -1,10 +1,10 @@
 // Package volumes reports what the volumes, logs, hosts files and termination logs of pods take.
 //
 // Package podfolders says which folders they are. Volumes of claims and of CSI drivers are asked for elsewhere. Four
-// things differ from the kubelet. It does not count termination logs. It measures a configMap and its kin once, and
-// logs again for each summary; here all are measured with volumeStatsAggPeriod. A folder of which a part cannot be read
-// has the sum of the rest. And volumes are measured at most at the rate of a budget, so that on a node with millions of
-// files their figures are older.
+// things differ from the kubelet. It counts neither termination logs nor the logs of containers that have ended. It
+// measures a configMap and its kin once, and logs again for each summary; here all are measured with
+// volumeStatsAggPeriod. A folder of which a part cannot be read has the sum of the rest. And volumes are measured at
+// most at the rate of a budget, so that on a node with millions of files their figures are older.
 package volumes
 
 import (
