@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/microlet/microlet/services/internal/shares"
 )
 
 // remove is an operation that takes long.
@@ -101,6 +103,39 @@ func TestLongCallsWaitInTheirOrder(t *testing.T) {
 		if took, least := time.Since(began), calls/(perFileSystem/2)*3*time.Second; took < least || took > 2*least {
 			t.Errorf("they took %s", took)
 		}
+		w.end(t)
+	})
+}
+
+// TestLongCallsOfOneNamespaceHoldUpNoOther: pods with millions of files are removed, in turns of 2 min each.
+func TestLongCallsOfOneNamespaceHoldUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newNode(t)
+		op := remove
+		op.Patience = time.Hour
+		many := shares.WithOwner(t.Context(), "many")
+		many, cancel := context.WithCancel(many)
+		op.Deadline = 2 * time.Minute
+		var all sync.WaitGroup
+		for i := range 100 {
+			synctest.Wait()
+			all.Go(func() {
+				path := fmt.Sprintf("/slow/%d", i)
+				_, _ = op.Do(many, w, path, path)
+			})
+		}
+		began := time.Now()
+		for i := range 3 {
+			path := fmt.Sprintf("/few/%d", i)
+			if _, err := op.Do(shares.WithOwner(t.Context(), "few"), w, path, path); err != nil {
+				t.Error(err)
+			}
+		}
+		if took := time.Since(began); took > 7*time.Minute {
+			t.Errorf("three small pods of another namespace took %v", took)
+		}
+		cancel()
+		all.Wait()
 		w.end(t)
 	})
 }

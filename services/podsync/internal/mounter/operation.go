@@ -41,7 +41,8 @@ type Operation[A, R any] struct {
 	// Patience is how long a child may take. Default: DefaultPatience.
 	Patience time.Duration
 	// Long says that a call may take long although nothing hangs. Such calls have at most half of the children that calls
-	// may have. They wait for each other, in their order, for as long as those before them go on.
+	// may have. They wait for each other, for as long as those before them go on: those of the namespace that has the
+	// fewest come first, and else the older ones.
 	Long bool
 	// Deadline of a call, from when its turn has come: the wait for others does not count. Default: the context's alone.
 	Deadline time.Duration

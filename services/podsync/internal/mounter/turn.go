@@ -4,15 +4,18 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/microlet/microlet/services/internal/shares"
 )
 
 // turn is a call's on its path. Of the calls on one path one runs at a time, so that a path that hangs costs one child
 // however often it is tried.
 type turn struct {
 	path, on string
-	// long is the Operation's, number that of the call among all.
+	// long is the Operation's, number that of the call among all. Owner is the namespace whose pod it is for.
 	long   bool
 	number uint64
+	owner  string
 	began  time.Time
 	// runs is set once the call has its share of its file system, and moved is when it last showed that it goes on.
 	runs  bool
@@ -33,7 +36,7 @@ func (p *Pool) enter(ctx context.Context, c *Call) (*turn, error) {
 		before := p.turns[c.Path]
 		if before == nil {
 			p.entered++
-			own := &turn{path: c.Path, on: c.On, long: c.Long, number: p.entered, began: time.Now(),
+			own := &turn{path: c.Path, on: c.On, long: c.Long, number: p.entered, owner: shares.Owner(ctx), began: time.Now(),
 				done: make(chan struct{}), hangs: make(chan struct{})}
 			p.turns[c.Path] = own
 			p.mu.Unlock()
