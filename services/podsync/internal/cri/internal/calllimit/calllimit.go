@@ -49,13 +49,22 @@ const (
 	// Usual calls begin something: a sandbox, a removal.
 	Usual Class = iota
 	// Begun calls go on with a pod whose sandbox stands. They go before usual ones, so that
-	// the pods of a batch finish one after another instead of all at the end.
+	// the pods of a batch finish one after another instead of all at the end. But pods can go on for ever, with thousands
+	// of init containers: once a usual call has waited for usualPatience, one comes after every third of them.
 	Begun
 	// Idle calls tidy up behind pods that are gone: they go last, and one at a time, since nobody
-	// waits for them, but others wait for the runtime that they would keep busy.
+	// waits for them, but others wait for the runtime that they would keep busy. One that has waited for idlePatience goes
+	// first.
 	Idle
 	// Urgent calls are for host-network and critical pods; they have the reserve.
 	Urgent
+)
+
+const (
+	usualPatience = 10 * time.Second
+	idlePatience  = 30 * time.Second
+	// mostInARow is how many calls that have begun go before a usual one that has waited.
+	mostInARow = 3
 )
 
 // Limiter gives out slots for calls: in the order of asking within a class. A call
@@ -69,6 +78,8 @@ type Limiter struct {
 	normal, reserved int
 	// tidying says that an idle call has one of the normal slots.
 	tidying bool
+	// inARow counts the begun calls that were given a slot since the last usual one.
+	inARow int
 	// Waiters are channels that are closed when their slot is given.
 	urgent, begun, usual, idle list.List
 
@@ -115,6 +126,7 @@ func New(limits Limits, reg prometheus.Registerer) (*Limiter, error) {
 // slot is what a call holds: waiting, then one of the two kinds, then nothing.
 type slot struct {
 	given    chan struct{}
+	asked    time.Time
 	idle     bool
 	reserved bool
 	free     bool
@@ -126,8 +138,7 @@ func (l *Limiter) Acquire(ctx context.Context, class Class) (done func(), err er
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	asked := time.Now()
-	p := &slot{given: make(chan struct{}), idle: class == Idle}
+	p := &slot{given: make(chan struct{}), asked: time.Now(), idle: class == Idle}
 	queue := l.queue(class)
 	l.mu.Lock()
 	entry := queue.PushBack(p)
@@ -151,7 +162,7 @@ func (l *Limiter) Acquire(ctx context.Context, class Class) (done func(), err er
 		}
 		return nil, err
 	}
-	l.waited.Observe(time.Since(asked).Seconds())
+	l.waited.Observe(time.Since(p.asked).Seconds())
 
 	l.inFlight.Inc()
 	timeout := time.AfterFunc(l.limits.SlotTimeout, func() {
@@ -195,21 +206,42 @@ func (l *Limiter) serve() {
 			p = l.urgent.Remove(l.urgent.Front()).(*slot)
 			p.reserved = true
 			l.reserved++
-		case l.begun.Len() > 0 && l.normal < l.limits.Slots:
-			p = l.begun.Remove(l.begun.Front()).(*slot)
+		case l.normal < l.limits.Slots:
+			if p = l.next(); p == nil {
+				return
+			}
 			l.normal++
-		case l.usual.Len() > 0 && l.normal < l.limits.Slots:
-			p = l.usual.Remove(l.usual.Front()).(*slot)
-			l.normal++
-		case l.idle.Len() > 0 && l.normal < l.limits.Slots && !l.tidying:
-			p = l.idle.Remove(l.idle.Front()).(*slot)
-			l.normal++
-			l.tidying = true
 		default:
 			return
 		}
 		close(p.given)
 	}
+}
+
+// next takes the call that goes next, and is not urgent, out of its queue; nil if there is none. The caller holds mu.
+func (l *Limiter) next() *slot {
+	idle := l.idle.Len() > 0 && !l.tidying
+	switch {
+	case idle && hasWaited(&l.idle, idlePatience):
+	case l.inARow >= mostInARow && hasWaited(&l.usual, usualPatience):
+		l.inARow = 0
+		return l.usual.Remove(l.usual.Front()).(*slot)
+	case l.begun.Len() > 0:
+		l.inARow++
+		return l.begun.Remove(l.begun.Front()).(*slot)
+	case l.usual.Len() > 0:
+		l.inARow = 0
+		return l.usual.Remove(l.usual.Front()).(*slot)
+	case !idle:
+		return nil
+	}
+	l.tidying = true
+	return l.idle.Remove(l.idle.Front()).(*slot)
+}
+
+// hasWaited reports whether the first of a queue has waited for so long.
+func hasWaited(queue *list.List, patience time.Duration) bool {
+	return queue.Len() > 0 && time.Since(queue.Front().Value.(*slot).asked) >= patience
 }
 
 // giveBack frees the slot of a call, once, and reports whether it did. The caller holds mu.

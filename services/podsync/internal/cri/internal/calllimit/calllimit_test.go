@@ -151,6 +151,52 @@ func TestLimiterGoesOnWithWhatIsBegun(t *testing.T) {
 	})
 }
 
+// TestPodsThatGoOnForEverKeepNobodyOut: pods with thousands of init containers make one call after the other.
+func TestPodsThatGoOnForEverKeepNobodyOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newTestLimiter(t, Limits{})
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		calls := 0
+		for range 20 {
+			all.Go(func() {
+				for {
+					done, err := l.Acquire(ctx, Begun)
+					if err != nil {
+						return
+					}
+					l.mu.Lock()
+					calls++
+					l.mu.Unlock()
+					time.Sleep(300 * time.Millisecond)
+					done()
+				}
+			})
+		}
+		synctest.Wait()
+		for class, most := range map[Class]time.Duration{Usual: 11 * time.Second, Idle: 31 * time.Second} {
+			all.Go(func() {
+				limited, cancel := context.WithTimeout(ctx, time.Minute)
+				defer cancel()
+				began := time.Now()
+				done, err := l.Acquire(limited, class)
+				if took := time.Since(began); err != nil || took > most {
+					t.Errorf("a call of class %d took %v, %v", class, took, err)
+				}
+				if err == nil {
+					done()
+				}
+			})
+		}
+		time.Sleep(time.Minute)
+		cancel()
+		all.Wait()
+		if calls < 700 {
+			t.Errorf("%d calls went on with pods, which leaves slots unused", calls)
+		}
+	})
+}
+
 func TestIdleCallsGoLastAndOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &load{l: newTestLimiter(t, Limits{Slots: 3})}
