@@ -17,23 +17,28 @@ import (
 // Further calls of the role wait. A list may have 16 MiB, and a caller that does not read what it has asked for would
 // have podsync keep as many as it asks for.
 const (
-	listsAtOnce = 4
-	callsAtOnce = 64
+	listsAtOnce   = 4
+	callsAtOnce   = 64
+	streamsAtOnce = 4 // of events: one, and those of predecessors that do not end
 )
 
 // places are those of one role.
-type places struct{ lists, calls chan struct{} }
+type places struct{ lists, calls, streams chan struct{} }
 
 func newPlaces() places {
-	return places{make(chan struct{}, listsAtOnce), make(chan struct{}, callsAtOnce)}
+	return places{
+		make(chan struct{}, listsAtOnce), make(chan struct{}, callsAtOnce), make(chan struct{}, streamsAtOnce),
+	}
 }
 
 // of returns the places for a method. Calls that wait by nature need none: the commands of one pod could take all of
-// them for hours, and of what they print the prober gets little.
+// them for hours. Those of the prober have some in each container (see enterContainer).
 func (p places) of(method string) chan struct{} {
 	switch {
-	case slices.Contains(patient, method) || method == "GetContainerEvents":
+	case slices.Contains(patient, method):
 		return nil
+	case method == events:
+		return p.streams
 	case joins(method) || strings.HasPrefix(method, "Stream"):
 		return p.lists
 	}

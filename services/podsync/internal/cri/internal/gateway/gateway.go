@@ -345,9 +345,15 @@ func (g *Gateway) stream(r role.Role, conn grpc.ClientConnInterface, method stri
 		if err := errors.Join(out.SendMsg(request), out.CloseSend()); err != nil && !errors.Is(err, io.EOF) {
 			return asStatus(err)
 		}
-		for first := true; ; first = false {
+		next := func() (*frame, error) {
 			message := &frame{}
-			err := out.RecvMsg(message)
+			return message, out.RecvMsg(message)
+		}
+		if nameOf(method) == events {
+			next = readAhead(out, cancel)
+		}
+		for first := true; ; first = false {
+			message, err := next()
 			if header, headerErr := out.Header(); first && headerErr == nil {
 				_ = in.SetHeader(passed(header)) // as with unary calls
 			}

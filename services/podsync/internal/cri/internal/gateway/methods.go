@@ -34,7 +34,7 @@ var (
 // methods of each role, without the service's name. A role that is not here has none.
 var methods = map[role.Role][]string{
 	role.PLEG: slices.Concat(hello, lists, []string{
-		"Status", "PodSandboxStatus", "ContainerStatus", "ImageStatus", "GetContainerEvents",
+		"Status", "PodSandboxStatus", "ContainerStatus", "ImageStatus", events,
 		// A client of cri-client's image service, as crictl is, asks this when it connects.
 		"ImageFsInfo",
 		// The rest of the lists: they are all read-only.
@@ -93,6 +93,9 @@ var services = []string{runtimeapi.RuntimeService_ServiceDesc.ServiceName,
 
 // patient are the calls that wait by nature: they have no deadline but their caller's.
 var patient = []string{"ExecSync", "CheckpointContainer"}
+
+// events is the stream that lasts as long as its caller.
+const events = "GetContainerEvents"
 
 // nameOf is a method's name for metrics. gRPC calls no handler for a name that is not registered, so a
 // caller cannot make up any number of them.
