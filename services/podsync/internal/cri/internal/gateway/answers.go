@@ -6,9 +6,13 @@ import (
 	"strings"
 	"sync"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
 	grpcstats "google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/proto/role"
 )
@@ -61,6 +65,36 @@ func (g *Gateway) enter(ctx context.Context, r role.Role, method string) (leave 
 		return nil, status.Errorf(err.Code(), "%d calls of role %s are not answered, or their answers not read: %s",
 			cap(place), r, err.Message())
 	}
+}
+
+// commandsAtOnce is how many commands of probes may run in a container at one time: twice as many as one prober has,
+// since two may have the pod for a moment. The runtime and podsync keep 16 MiB of what each prints until it ends.
+const commandsAtOnce = 4
+
+// enterContainer takes one of these places, or says that there is none.
+func (g *Gateway) enterContainer(r role.Role, method string, request []byte) (leave func(), err error) {
+	if r != role.Prober || method != "ExecSync" {
+		return func() {}, nil
+	}
+	var q runtimeapi.ExecSyncRequest
+	if err := proto.Unmarshal(request, &q); err != nil {
+		return nil, status.Errorf(codes.Internal, "decode the request: %v", err)
+	}
+	id := q.GetContainerId()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.commands[id] >= commandsAtOnce {
+		return nil, status.Errorf(codes.ResourceExhausted, "%d commands of probes run in container %s already",
+			commandsAtOnce, id)
+	}
+	g.commands[id]++
+	return func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.commands[id]--; g.commands[id] == 0 {
+			delete(g.commands, id)
+		}
+	}, nil
 }
 
 // connection is the key of a call's context for the context that ends with its connection.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/testing/fake"
+	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
 const runtimeService = "/runtime.v1.RuntimeService/"
@@ -134,21 +135,58 @@ func (h hanging) Invoke(ctx context.Context, _ string, _, reply any, _ ...grpc.C
 	}
 }
 
-// TestCommandsThatHang keep no place from the commands of other pods.
-func TestCommandsThatHang(t *testing.T) {
-	b := newBench(t, anyone)
-	left := make(chan struct{}, 3*callsAtOnce)
-	for range cap(left) {
+// hang makes this many of the runtime's next commands hang.
+func hang(b *bench, n int) (left chan struct{}) {
+	left = make(chan struct{}, n)
+	for range n {
 		left <- struct{}{}
 	}
 	b.passed.ClientConnInterface = hanging{left: left}
-	probe := &runtimeapi.ExecSyncRequest{ContainerId: b.container, Cmd: []string{"hello"}, Timeout: 1}
-	for range cap(left) {
-		unread(t, b, role.Prober, "ExecSync", probe)
+	return left
+}
+
+// probeOf is the liveness probe of the bench's pod, in an instance of its container.
+func probeOf(container string) *runtimeapi.ExecSyncRequest {
+	return &runtimeapi.ExecSyncRequest{ContainerId: container, Cmd: []string{"hello"}, Timeout: 1}
+}
+
+// TestCommandsThatHang keep no place from the commands in other containers.
+func TestCommandsThatHang(t *testing.T) {
+	b := newBench(t, anyone)
+	left := hang(b, 3*callsAtOnce)
+	state := &pod.State{UID: "u1", Containers: []pod.Container{{ID: b.container, Name: "web"}}}
+	for i := range cap(left) {
+		state.Containers = append(state.Containers, pod.Container{ID: fmt.Sprint("web-", i), Name: "web"})
+	}
+	b.index.SetState("u1", state)
+	for i := range cap(left) {
+		unread(t, b, role.Prober, "ExecSync", probeOf(fmt.Sprint("web-", i)))
 	}
 	waitUntil(t, "all commands hang", func() bool { return len(left) == 0 })
-	a, err := runtimeapi.NewRuntimeServiceClient(b.byRole[role.Prober]).ExecSync(t.Context(), probe)
+	a, err := runtimeapi.NewRuntimeServiceClient(b.byRole[role.Prober]).ExecSync(t.Context(), probeOf(b.container))
 	if err != nil || string(a.Stdout) != "hi" {
 		t.Errorf("%q, %v", a.GetStdout(), err)
 	}
+}
+
+// TestManyCommandsInAContainer: the prober cannot have the runtime and podsync keep what any number of commands print.
+func TestManyCommandsInAContainer(t *testing.T) {
+	b := newBench(t, anyone)
+	left := hang(b, commandsAtOnce)
+	var leave []func()
+	for range cap(left) {
+		leave = append(leave, unread(t, b, role.Prober, "ExecSync", probeOf(b.container)))
+	}
+	waitUntil(t, "all commands hang", func() bool { return len(left) == 0 })
+	prober := runtimeapi.NewRuntimeServiceClient(b.byRole[role.Prober])
+	if a, err := prober.ExecSync(t.Context(), probeOf(b.container)); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("a further command: %q, %v", a.GetStdout(), err)
+	}
+	for _, l := range leave {
+		l()
+	}
+	waitUntil(t, "a command runs after the others were given up", func() bool {
+		_, err := prober.ExecSync(t.Context(), probeOf(b.container))
+		return err == nil
+	})
 }

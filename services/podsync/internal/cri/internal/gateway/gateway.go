@@ -71,8 +71,9 @@ type Gateway struct {
 	calls, denied *prometheus.CounterVec
 	places        map[role.Role]places
 
-	mu     sync.Mutex
-	logged map[string]time.Time // when a refusal was logged last, by role, method and reason
+	mu       sync.Mutex
+	logged   map[string]time.Time // when a refusal was logged last, by role, method and reason
+	commands map[string]int       // of probes that run, by container
 }
 
 // New checks the options and returns a gateway that serves nobody yet.
@@ -102,7 +103,7 @@ func New(opts Options) (*Gateway, error) {
 	}
 	g := &Gateway{
 		opts: opts, joiner: newJoiner(defaultPatience, opts.Timeout), logged: map[string]time.Time{},
-		places: map[role.Role]places{},
+		places: map[role.Role]places{}, commands: map[string]int{},
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "microlet_cri_gateway_calls_total",
 			Help: "Calls that services made through the CRI gateway, denied ones included.",
@@ -265,6 +266,11 @@ func (g *Gateway) unary(r role.Role, conn grpc.ClientConnInterface, method strin
 		}
 		ctx, cancel := g.bound(ctx, name)
 		defer cancel()
+		leaveContainer, err := g.enterContainer(r, name, request.data)
+		if err != nil {
+			return nil, err
+		}
+		defer leaveContainer()
 		leave, err := g.enter(ctx, r, name)
 		if err != nil {
 			return nil, err
