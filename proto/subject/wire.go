@@ -184,6 +184,17 @@ func (b Bucket) KeysOf(owner role.Role) []string {
 	return append(keys, marks)
 }
 
+// MaxPayloadOf is the largest message that a role has to send, and that the bus takes of it.
+func MaxPayloadOf(r role.Role) int32 {
+	largest := int32(OutboxMaxEntry)
+	for _, b := range Buckets() {
+		if slices.Contains(b.Owners(), r) {
+			largest = max(largest, b.MaxEntry)
+		}
+	}
+	return largest
+}
+
 // ReadableBy reports whether r may read every key of the bucket, as owner or reader.
 func (b Bucket) ReadableBy(r role.Role) bool {
 	for _, g := range b.Grants {

@@ -17,8 +17,9 @@ import (
 
 const (
 	// liveBuffer is how many messages may wait for a watch before some are dropped, upon which the
-	// watch begins anew.
+	// watch begins anew. liveBytes is how much they may have.
 	liveBuffer = 4096
+	liveBytes  = 128 << 20
 	// auditPeriod is how often a watch compares what it heard with what the bucket holds.
 	auditPeriod = 15 * time.Second
 	// auditGrace is how long what the bucket holds may take to be heard as well.
@@ -71,6 +72,18 @@ func (w *watch) setSubs(subs []*nats.Subscription) {
 
 // owners are those of the keys that are watched.
 func (w *watch) owners() []role.Role { return w.view.contract.OwnersOf(w.keys) }
+
+// buffer is how many messages may wait, each as large as any that an owner may send: what is published is heard whether
+// a stream stores it or not. podsync's own are trusted.
+func (w *watch) buffer() int {
+	most := liveBuffer
+	for _, owner := range w.owners() {
+		if owner != role.Podsync {
+			most = min(most, liveBytes/int(subject.MaxPayloadOf(owner)))
+		}
+	}
+	return most
+}
 
 // subscribe hears, on one channel, the keys that are watched and their owners' epoch marks.
 func (w *watch) subscribe(nc *nats.Conn, live chan *nats.Msg) (unsubscribe func(), err error) {
@@ -144,7 +157,7 @@ func (w *watch) follow(ctx context.Context, s *session) (synced bool, err error)
 	case <-w.slow:
 	default:
 	}
-	live := make(chan *nats.Msg, liveBuffer)
+	live := make(chan *nats.Msg, w.buffer())
 	unsubscribe, err := w.subscribe(s.nc, live)
 	if err != nil {
 		return false, err

@@ -165,3 +165,23 @@ func TestMarksAreBoundedByOwner(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatWaitsForAWatchIsBounded: a service can publish faster than its readers read.
+func TestWhatWaitsForAWatchIsBounded(t *testing.T) {
+	v, _ := testView(t)
+	for _, b := range subject.Buckets() {
+		for _, g := range b.Grants {
+			for _, keys := range []string{g.Pattern, ">"} {
+				v.s.contract = b
+				w := &watch{view: v.s, keys: keys}
+				bytes := w.buffer() * int(subject.MaxPayloadOf(g.Owner))
+				if g.Owner != role.Podsync && bytes > liveBytes {
+					t.Errorf("%d bytes of %s may wait for a watch of %s/%s", bytes, g.Owner, b.Name, keys)
+				}
+				if w.buffer() < 64 {
+					t.Errorf("%d messages may wait for a watch of %s/%s, fewer than there are at once", w.buffer(), b.Name, keys)
+				}
+			}
+		}
+	}
+}

@@ -134,7 +134,7 @@ func of(r role.Role, k Keys) (account, error) {
 		a.JetStream = limits
 		a.Users = append(a.Users, user{NKey: k.Admins[r], Connections: inside})
 	}
-	a.Limits = limits{Payload: payloadOf(r)}
+	a.Limits = limits{Payload: subject.MaxPayloadOf(r)}
 	for _, b := range subject.Buckets() {
 		if err := a.bucket(b, r, k.Viewer != ""); err != nil {
 			return account{}, fmt.Errorf("contract: %w", err)
@@ -147,17 +147,6 @@ func of(r role.Role, k Keys) (account, error) {
 		a.outbox(e, r)
 	}
 	return a, nil
-}
-
-// payloadOf is the largest message that a role has to send.
-func payloadOf(r role.Role) int32 {
-	largest := int32(subject.OutboxMaxEntry)
-	for _, b := range subject.Buckets() {
-		if slices.Contains(b.Owners(), r) {
-			largest = max(largest, b.MaxEntry)
-		}
-	}
-	return largest
 }
 
 // Stores reports whether the account of r has streams.
