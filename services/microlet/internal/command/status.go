@@ -253,10 +253,10 @@ func newStatusOf(a *supervisorv1.GetStatusResponse, now time.Time) Status {
 			LastExit:    p.GetLastExit(),
 			MemoryBytes: p.GetPssBytes(),
 			Status:      p.GetStatus(),
-			Version:     p.GetVersion(),
+			Version:     harmless(p.GetVersion()), // the process's own word, as its start is
 			Arguments:   p.GetArguments(),
 		}
-		if p.GetStarted() != nil {
+		if p.GetStarted().IsValid() {
 			started := p.GetStarted().AsTime()
 			row.Started = &started
 			if row.PID != 0 {

@@ -115,6 +115,22 @@ serving      -                     there is none yet  /pki/server.pem
 	}
 }
 
+// TestStatusOfAServiceThatLies: a heartbeat says what its service likes. It neither drives the terminal nor keeps the
+// status from being shown.
+func TestStatusOfAServiceThatLies(t *testing.T) {
+	s := newStatusOf(&supervisorv1.GetStatusResponse{Processes: []*supervisorv1.Process{{
+		Service: "prober", State: supervisorv1.State_STATE_EXTERNAL, Pid: 7, Version: "v1\x1b]52;c;eA==\a\u009b2J",
+		Started: &timestamppb.Timestamp{Seconds: 1 << 60},
+	}}}, time.Now())
+	var table, all bytes.Buffer
+	if err := writeWide(&table, s); err != nil || strings.ContainsAny(table.String(), "\x1b\a\u009b") {
+		t.Errorf("%q, %v", &table, err)
+	}
+	if err := writeJSON(&all, s); err != nil || !json.Valid(all.Bytes()) {
+		t.Errorf("%s, %v", &all, err)
+	}
+}
+
 func execute(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	cmd := New()
