@@ -23,6 +23,9 @@ import (
 const (
 	// httpTimeout bounds the reading of a request and the writing of its answer.
 	httpTimeout = 10 * time.Second
+	// maxHeaders is what the headers of a request may have: the caller is judged behind them. Go's own bound is 1 MiB, for
+	// which a caller has it take 18 MiB.
+	maxHeaders = 16 << 10
 	// httpStop is how long answers that are under way may take once the service stops.
 	httpStop = time.Second
 )
@@ -62,6 +65,7 @@ func Serve(ctx context.Context, l net.Listener, peers unixgrpc.Rules, r *prometh
 		ReadHeaderTimeout: httpTimeout,
 		WriteTimeout:      2 * httpTimeout,
 		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    maxHeaders,
 	}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()

@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -14,6 +15,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -259,6 +261,37 @@ func TestServe(t *testing.T) {
 	sick = errors.New("main loop has stood still")
 	if code, body := get("/healthz"); code != http.StatusServiceUnavailable || body != "main loop has stood still\n" {
 		t.Errorf("/healthz of a sick service is %d %q", code, body)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("Serve is %v", err)
+	}
+}
+
+// TestHeadersAreBounded: a service could have another one take hundreds of MiB by headers without an end, which has the
+// kernel kill the other one.
+func TestHeadersAreBounded(t *testing.T) {
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "m.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- Serve(ctx, l, unixgrpc.Rules{}, NewRegistry("pleg"), func() error { return nil }) }()
+	conn, err := net.Dial("unix", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	headers := "GET /metrics HTTP/1.1\r\n" + strings.Repeat("aaaa:\r\n", 3*maxHeaders/len("aaaa:\r\n"))
+	if _, err := conn.Write([]byte(headers)); err != nil && !errors.Is(err, syscall.EPIPE) {
+		t.Fatal(err)
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(httpTimeout / 2)); err != nil {
+		t.Fatal(err)
+	}
+	if answer, err := bufio.NewReader(conn).ReadString('\n'); !strings.Contains(answer, " 431 ") {
+		t.Errorf("%d bytes of headers without an end: %q, %v", len(headers), answer, err)
 	}
 	cancel()
 	if err := <-done; err != nil {
