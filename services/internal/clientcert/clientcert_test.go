@@ -120,9 +120,11 @@ func newServer(t *testing.T) *httptest.Server {
 	t.Helper()
 	mux := http.NewServeMux()
 	mux.HandleFunc("/name", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", protobuf) // any other success is read
 		fmt.Fprint(w, r.TLS.PeerCertificates[0].Subject.CommonName)
 	})
 	mux.HandleFunc("/watch", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", protobuf)
 		for r.Context().Err() == nil {
 			fmt.Fprintln(w, r.TLS.PeerCertificates[0].Subject.CommonName)
 			w.(http.Flusher).Flush()

@@ -139,6 +139,7 @@ func Config(kubeconfig, certDir string, dial Dial) (*rest.Config, error) {
 		return nil, err
 	}
 	config.Wrap(boundRetryAfter)
+	config.Wrap(checkAnswers)
 	if files == nil {
 		config.Dial = dial
 		return config, nil
