@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// protobuf and cbor are formats that nothing but an API server speaks. It answers in JSON if the configuration says so.
+	// protobuf and cbor are formats that nothing but an API server speaks.
 	protobuf = "application/vnd.kubernetes.protobuf"
 	cbor     = "application/cbor"
 	// maxRefusal bounds what is read of an answer that is no success. The API server says why in less.
@@ -43,7 +43,7 @@ func (t answers) RoundTrip(r *http.Request) (*http.Response, error) {
 		err = checkRedirect(r, answer)
 	case answer.StatusCode < 200 || answer.StatusCode >= 300:
 		answer.Body = partOf{io.LimitReader(answer.Body, maxRefusal), answer.Body}
-	case r.URL.Query().Get("watch") == "": // the objects of a watch come one by one, each with its type
+	case !isWatch(r): // the objects of a watch come one by one, each with its type
 		err = checkObject(answer)
 	}
 	if err != nil {

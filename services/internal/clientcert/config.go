@@ -140,6 +140,7 @@ func Config(kubeconfig, certDir string, dial Dial) (*rest.Config, error) {
 	}
 	config.Wrap(boundRetryAfter)
 	config.Wrap(checkAnswers)
+	config.Wrap(endRequests)
 	if files == nil {
 		config.Dial = dial
 		return config, nil
