@@ -212,8 +212,21 @@ func each[T any](ctx context.Context, of []process, ask func(context.Context, pr
 	return answers
 }
 
-// Healthy is nil when the service, each replica of it, says that it is well, else why it is not.
+// Healthy is nil when the service, each replica of it, says that it is well, else why it is not. Callers who ask at the
+// same time share one question, because a service takes few connections of nodeapi.
 func (s *Services) Healthy(ctx context.Context, r role.Role) error {
+	shared := s.flight.DoChan("health of "+string(r), func() (any, error) {
+		return nil, s.health(context.WithoutCancel(ctx), r)
+	})
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case answer := <-shared:
+		return answer.Err
+	}
+}
+
+func (s *Services) health(ctx context.Context, r role.Role) error {
 	of := s.processes(r)
 	if len(of) == 0 {
 		return fmt.Errorf("%s has no socket: it does not run", r)
