@@ -25,8 +25,7 @@ func credentialsOf(h http.Header) *credentials {
 	return (*credentials)(digest.Sum(nil))
 }
 
-// charged has connections pay for the headers of their requests, and keeps the credentials, which authentication takes
-// off the request.
+// charged has connections pay for their requests, and keeps the credentials, which authentication takes off.
 func charged(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		in, _ := r.Context().Value(key{}).(*conn)
@@ -34,7 +33,7 @@ func charged(h http.Handler) http.Handler {
 			h.ServeHTTP(w, r)
 			return
 		}
-		bytes := 0
+		bytes := requestWeight
 		for name, values := range r.Header {
 			bytes += fieldWeight + len(name)
 			for _, value := range values {

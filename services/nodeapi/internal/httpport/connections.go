@@ -57,6 +57,9 @@ const (
 	byteWeight = 16
 	// fieldWeight is what a field of a header takes beside its text. In HTTP/2 it may have come as one byte.
 	fieldWeight = 128
+	// requestWeight is how much memory a request takes beside its header until its answer is taken: in HTTP/2 it has
+	// stacks and buffers, and may have come as a few bytes.
+	requestWeight = 16 << 10
 	// certificateWeight is how much memory a byte of a client certificate may take for as long as the connection lasts: a
 	// name of three bytes becomes an object.
 	certificateWeight = 48

@@ -171,3 +171,34 @@ func TestBytesOfCertifiedCallers(t *testing.T) {
 		}
 	}
 }
+
+// TestSmallRequestsAreCharged has strangers send many requests at one time that say next to nothing. Each takes memory
+// until its answer is taken.
+func TestSmallRequestsAreCharged(t *testing.T) {
+	const conns = 20
+	held := make(chan struct{})
+	s := server(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-held }),
+		Limits{Connections: 100, PerAddress: 100, Bytes: conns / 2 * requestWeight})
+	p := start(t, s)
+	ended := make(chan error, conns)
+	for range conns {
+		c := p.dial("192.0.2.1:1")
+		defer c.Close()
+		go func() {
+			_, err := ask(c)
+			ended <- err
+		}()
+	}
+	late := time.After(time.Minute)
+	for range conns / 2 {
+		select {
+		case err := <-ended:
+			if err == nil {
+				t.Error("a request is answered")
+			}
+		case <-late:
+			t.Fatal("no connection is closed")
+		}
+	}
+	close(held)
+}
