@@ -8,7 +8,9 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"time"
 
+	"golang.org/x/time/rate"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/group"
 	"k8s.io/apiserver/pkg/authentication/request/anonymous"
@@ -48,11 +50,32 @@ type Auth struct {
 	// certificates authenticates by client certificate alone; nil knows none.
 	certificates authenticator.Request
 	log          *slog.Logger
+	// unknown and unreviewed bound the log of callers who were not authenticated, or not authorized for want of an answer.
+	unknown, unreviewed rate.Sometimes
+}
+
+const (
+	// logPeriod is how often it is logged that a caller was refused: anybody can be refused, as often as he likes.
+	logPeriod = 10 * time.Second
+	// maxLogged bounds what a line of the log has of what a caller sent, in bytes.
+	maxLogged = 1 << 10
+)
+
+// beginning cuts a text of a caller for the log.
+func beginning(text string) string {
+	if len(text) <= maxLogged {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxLogged], "") + "…"
 }
 
 // New puts together what the configuration asks for.
 func New(o Options) (*Auth, error) {
-	a := &Auth{nodeName: o.NodeName, log: o.Log}
+	a := &Auth{
+		nodeName: o.NodeName, log: o.Log,
+		unknown:    rate.Sometimes{First: 1, Interval: logPeriod},
+		unreviewed: rate.Sometimes{First: 1, Interval: logPeriod},
+	}
 	var ways []authenticator.Request
 	if o.ClientCA != nil {
 		a.certificates = x509.NewDynamic(o.ClientCA.VerifyOptions, x509.CommonNameUserConversion)
@@ -120,8 +143,10 @@ func (a *Auth) Check(r *http.Request, subresources []string) *Refusal {
 	// The authenticator removes the token from the request, so that nothing behind it can pass it on.
 	answer, ok, err := a.who.AuthenticateRequest(r)
 	if err != nil {
-		a.log.Info("caller could not be authenticated", "remote", r.RemoteAddr, logkey.Path, r.URL.Path,
-			logkey.Err, err)
+		a.unknown.Do(func() {
+			a.log.Info("caller could not be authenticated", "remote", r.RemoteAddr, logkey.Path, beginning(r.URL.Path),
+				logkey.Err, beginning(err.Error()))
+		})
 	}
 	if err != nil || !ok {
 		return &Refusal{http.StatusUnauthorized, "Unauthorized"}
@@ -130,8 +155,10 @@ func (a *Auth) Check(r *http.Request, subresources []string) *Refusal {
 	for _, sub := range subresources {
 		decision, _, err := a.may.Authorize(r.Context(), a.attributes(answer.User, verb, sub, r.URL.Path))
 		if err != nil {
-			a.log.Error("caller could not be authorized", "user", answer.User.GetName(), "verb", verb,
-				"subresource", sub, logkey.Err, err)
+			a.unreviewed.Do(func() {
+				a.log.Error("caller could not be authorized", "user", beginning(answer.User.GetName()), "verb", verb,
+					"subresource", sub, logkey.Err, beginning(err.Error()))
+			})
 			return &Refusal{http.StatusInternalServerError,
 				fmt.Sprintf("Authorization error (user=%s, verb=%s, resource=nodes, subresource=%s)",
 					answer.User.GetName(), verb, sub)}

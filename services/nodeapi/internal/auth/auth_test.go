@@ -1,6 +1,8 @@
 package auth
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -32,6 +34,7 @@ type reviewer struct {
 	mu             sync.Mutex
 	tokens, access int
 	fail           error
+	failAccess     error
 }
 
 func (r *reviewer) ReviewToken(_ context.Context, in *nodestatusv1.ReviewTokenRequest,
@@ -63,8 +66,8 @@ func (r *reviewer) ReviewAccess(_ context.Context, in *nodestatusv1.ReviewAccess
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.access++
-	if r.fail != nil {
-		return nil, r.fail
+	if err := cmp.Or(r.fail, r.failAccess); err != nil {
+		return nil, err
 	}
 	var review authorizationv1.SubjectAccessReview
 	if err := review.Unmarshal(in.GetReview()); err != nil {
@@ -279,5 +282,35 @@ func TestClientCertificates(t *testing.T) {
 		if got := code(a.Check(r, []string{"proxy"})); got != test.want {
 			t.Errorf("a certificate that is %s: %d, want %d", test.name, got, test.want)
 		}
+	}
+}
+
+// TestCallersDoNotFillTheLog has a caller be refused as often as he can, for reasons that are worth a line.
+func TestCallersDoNotFillTheLog(t *testing.T) {
+	long := strings.Repeat("x", 16<<10)
+	for name, setUp := range map[string]func(*reviewer){
+		"an unknown caller":         func(r *reviewer) { r.set(errors.New(long)) },
+		"a caller without a review": func(r *reviewer) { r.failAccess = errors.New(long) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var log bytes.Buffer
+			reviews := &reviewer{}
+			setUp(reviews)
+			o := options(reviews)
+			o.Log = slog.New(slog.NewTextHandler(&log, nil))
+			a := mustNew(t, o)
+			const minutes, most = 10, 10 * 6 * 4096
+			for range minutes * 60 {
+				r := request("GET", "good")
+				r.URL.Path = "/" + long
+				if got := code(a.Check(r, []string{"metrics"})); got == 200 {
+					t.Fatalf("%s passes", name)
+				}
+				time.Sleep(time.Second)
+			}
+			if n := log.Len(); n == 0 || n > most {
+				t.Errorf("%s: %d bytes are logged in %d minutes", name, n, minutes)
+			}
+		})
 	}
 }
