@@ -103,7 +103,12 @@ func (b *Backoff) wait(name string, ended, now time.Time) (until, wake time.Time
 	return until, wake, entry.delay, now.Before(until)
 }
 
-func (e backoffEntry) forgotten(now time.Time) bool { return now.Sub(e.started) > forgottenAfter }
+// forgotten also reports that the start has yet to come: the clock was set back since, by any time, and podsync was
+// restarted. What it has started itself is on its own clock.
+func (e backoffEntry) forgotten(now time.Time) bool {
+	since := now.Sub(e.started)
+	return since > forgottenAfter || since < 0
+}
 
 // exitedBefore returns the newest exited instance that is older than the container at index i.
 func exitedBefore(st *pod.State, i int) *pod.Container {

@@ -159,3 +159,19 @@ func TestAdopt(t *testing.T) {
 		})
 	}
 }
+
+// TestAdoptAfterTheClockWasSetBack finds containers that ran in the future. They do not wait for it.
+func TestAdoptAfterTheClockWasSetBack(t *testing.T) {
+	newest, before := ctr("2", "a", dead, 1), ctr("1", "a", dead, 1)
+	newest.RestartCount = 5
+	before.Finished = t0
+	newest.Started = t0.Add(80 * time.Second)
+	newest.Finished = newest.Started.Add(time.Second)
+	b, st := NewBackoff(0), ready(newest, before)
+	b.Adopt(st)
+	now := t0.Add(-24 * 365 * time.Hour)
+	a := Decide(Input{Pod: testPod(v1.RestartPolicyAlways, "a"), State: st, Now: now, Backoff: b})
+	if len(a.Start) != 1 {
+		t.Errorf("waits %+v until %s", a.Wait, a.Wake)
+	}
+}
