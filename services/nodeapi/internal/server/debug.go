@@ -66,6 +66,12 @@ func (s *Server) nodeLogs(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
+		release, free := s.queries.take("")
+		if !free {
+			s.refuseBusy(w, "query")
+			return
+		}
+		defer release()
 		w.Header().Set("Content-Type", "text/plain; charset=UTF-8")
 		if err := s.options.NodeLogs.Write(r.Context(), w, q); err != nil {
 			s.options.Log.Debug("node log not delivered", logkey.Err, err)

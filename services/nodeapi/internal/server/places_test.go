@@ -1,8 +1,15 @@
 package server
 
 import (
+	"context"
+	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestOwnersShareThePlaces has some owners take as many places as they get, one after the other.
@@ -55,4 +62,51 @@ func TestOwnerOfARequest(t *testing.T) {
 			t.Errorf("%s is of %q, want %q", test.path, got, test.want)
 		}
 	}
+}
+
+// TestQueriesAreBounded has a caller ask more of the journal than is asked at one time. The other logs are served.
+func TestQueriesAreBounded(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n := newNode(t, func(o *Options) {
+		o.MaxLogs = 10 * maxQueries
+		o.NodeLogs.Command = filepath.Join(t.TempDir(), "journalctl")
+		// It says that it runs, and goes on until it is killed.
+		script := "#!/bin/sh\necho >" + fifo + "\nexec sleep 60\n"
+		if err := os.WriteFile(o.NodeLogs.Command, []byte(script), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	})
+	s := httptest.NewServer(n.Handler(decision{}))
+	defer s.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	get := func(path string) int {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+path, nil)
+		if err != nil {
+			t.Error(err)
+		}
+		answer, err := s.Client().Do(r)
+		if err != nil {
+			return 0
+		}
+		defer answer.Body.Close()
+		return answer.StatusCode
+	}
+	var all sync.WaitGroup
+	for range maxQueries {
+		all.Go(func() { get("/logs/?query=kubelet") })
+		if _, err := os.ReadFile(fifo); err != nil { // until it runs
+			t.Fatal(err)
+		}
+	}
+	if got := get("/logs/?query=kubelet"); got != http.StatusTooManyRequests {
+		t.Errorf("one more query: %d, want 429", got)
+	}
+	if got := get("/logs/"); got != http.StatusOK {
+		t.Errorf("a folder: %d, want 200", got)
+	}
+	cancel()
+	all.Wait()
 }

@@ -36,6 +36,9 @@ const (
 	bodyTimeout = 10 * time.Second
 	// unauthenticatedWait is how long a request waits for a place in which its caller is authenticated.
 	unauthenticatedWait = 5 * time.Second
+	// maxQueries is how many queries to the journal are under way at one time. Each is a process, which reads files of
+	// many MiB.
+	maxQueries = 8
 	// refusedLogPeriod is how often it is logged that there was none.
 	refusedLogPeriod = 10 * time.Second
 	// shortWrite bounds the writing of a short answer, which a slow reader may take so long to fetch.
@@ -95,6 +98,8 @@ type Server struct {
 	// unauthenticated has the places of callers who are not known yet.
 	unauthenticated *inflight.Limiter
 	refusedLog      rate.Sometimes
+	// queries has the places of queries to the journal.
+	queries *places
 }
 
 // New returns a server; its metrics have the kubelet's names.
@@ -109,6 +114,7 @@ func New(o Options) *Server {
 			Wait:       unauthenticatedWait,
 		}),
 		refusedLog: rate.Sometimes{First: 1, Interval: refusedLogPeriod},
+		queries:    newPlaces(maxQueries),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "kubelet_http_requests_total", Help: "Number of the http requests received since the server started",
 		}, labels),
@@ -213,10 +219,7 @@ func (s *Server) handler(routes []route, c Checker, serverType string) http.Hand
 		}
 		release, free := of[r.cost].take(r.owner(req))
 		if !free {
-			s.busy.WithLabelValues(r.cost.String()).Inc()
-			w.Header().Set("Retry-After", "1")
-			http.Error(w,
-				fmt.Sprintf("too many requests of this kind (%s) are under way: try again", r.cost), http.StatusTooManyRequests)
+			s.refuseBusy(w, r.cost.String())
 			return
 		}
 		defer release()
@@ -225,6 +228,14 @@ func (s *Server) handler(routes []route, c Checker, serverType string) http.Hand
 		}
 		served.ServeHTTP(w, req)
 	})
+}
+
+// refuseBusy answers that as many requests of a kind are under way as may be.
+func (s *Server) refuseBusy(w http.ResponseWriter, kind string) {
+	s.busy.WithLabelValues(kind).Inc()
+	w.Header().Set("Retry-After", "1")
+	http.Error(w,
+		fmt.Sprintf("too many requests of this kind (%s) are under way: try again", kind), http.StatusTooManyRequests)
 }
 
 // refuse answers with a refusal. Who is not known has little time to fetch it, after his body, which net/http reads
