@@ -15,6 +15,9 @@ import (
 const (
 	// maxFiles bounds what the files take that a pod has of the API: no cgroup is charged for what podsync writes.
 	maxFiles = 64 << 20
+	// maxFreeFiles bounds those in memory of a pod without a memory limit. It is 16 objects of the largest size that
+	// the API takes.
+	maxFreeFiles = 16 << 20
 	// filePage is what a file takes a multiple of, and what a folder takes.
 	filePage = 4 << 10
 	// maxMounts bounds the volumes of a pod and the paths in them that its containers mount. Most of them are mounts in
@@ -73,9 +76,13 @@ func (t *taken) set(p *v1.Pod, volume string, size volumeSize) error {
 	if all > maxFiles {
 		return fmt.Errorf("all such volumes of the pod take %d then, and may take %d", all, maxFiles)
 	}
-	if limit := memoryLimit(p); limit > 0 && inMemory > limit {
+	switch limit := memoryLimit(p); {
+	case limit > 0 && inMemory > limit:
 		return fmt.Errorf("those of the pod in memory take %d then, more than the pod's memory limit of %d",
 			inMemory, limit)
+	case limit == 0 && inMemory > maxFreeFiles:
+		return fmt.Errorf("those of the pod in memory take %d then, and may take %d in a pod without a memory limit",
+			inMemory, maxFreeFiles)
 	}
 	if t.pods[p.UID] == nil {
 		t.pods[p.UID] = map[string]volumeSize{}

@@ -43,7 +43,7 @@ func big() *api {
 // TestFilesShareWhatTheyAreMadeOf: files of one key cost no copy each.
 func TestFilesShareWhatTheyAreMadeOf(t *testing.T) {
 	m, _ := manager(t, big())
-	p := podWith(repeating("v", 60))
+	p := podWith(repeating("v", 16))
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	if err := m.Check(t.Context(), p); err != nil {
@@ -51,14 +51,17 @@ func TestFilesShareWhatTheyAreMadeOf(t *testing.T) {
 	}
 	runtime.ReadMemStats(&after)
 	if took := after.TotalAlloc - before.TotalAlloc; took > 4<<20 {
-		t.Errorf("60 files of one key of 1 MiB took %d MiB", took>>20)
+		t.Errorf("16 files of one key of 1 MiB took %d MiB", took>>20)
 	}
 }
 
 // TestWhatFilesOfVolumesTake: a pod names more than its volumes may take.
 func TestWhatFilesOfVolumesTake(t *testing.T) {
-	mode, limited := int32(0o644), func(p *v1.Pod) {
-		p.Spec.Containers[0].Resources.Limits = v1.ResourceList{v1.ResourceMemory: resource.MustParse("16Mi")}
+	mode := int32(0o644)
+	limited := func(memory string) func(p *v1.Pod) {
+		return func(p *v1.Pod) {
+			p.Spec.Containers[0].Resources.Limits = v1.ResourceList{v1.ResourceMemory: resource.MustParse(memory)}
+		}
 	}
 	configMap := func(times int) v1.Volume {
 		return volumeOf("v", v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{
@@ -78,16 +81,21 @@ func TestWhatFilesOfVolumesTake(t *testing.T) {
 		change  func(*v1.Pod)
 		want    string
 	}{
-		"projected":                  {[]v1.Volume{repeating("v", 65)}, nil, "with 65 files"},
-		"projected, all it may take": {[]v1.Volume{repeating("v", 64)}, nil, ""},
+		"projected":                  {[]v1.Volume{repeating("v", 65)}, limited("1Gi"), "with 65 files"},
+		"projected, all it may take": {[]v1.Volume{repeating("v", 64)}, limited("1Gi"), ""},
 		"configMap":                  {[]v1.Volume{configMap(65)}, nil, "with 65 files"},
 		"configMap, one path":        {[]v1.Volume{configMap(64)}, func(p *v1.Pod) { again(p, 64) }, ""},
-		"secret":                     {[]v1.Volume{secret(65)}, nil, "with 65 files"},
-		"downwardAPI":                {[]v1.Volume{downward}, annotated, "with 322 files"},
-		"two volumes":                {[]v1.Volume{repeating("v", 40), repeating("w", 40)}, nil, "files"},
-		"in memory":                  {[]v1.Volume{repeating("v", 17)}, limited, "with 17 files"},
-		"in memory, as limited":      {[]v1.Volume{repeating("v", 16)}, limited, ""},
-		"on disk":                    {[]v1.Volume{configMap(17)}, limited, ""},
+		"secret":                     {[]v1.Volume{secret(65)}, limited("1Gi"), "with 65 files"},
+		"downwardAPI":                {[]v1.Volume{downward}, annotated, "with 81 files"},
+		"two volumes":                {[]v1.Volume{repeating("v", 40), repeating("w", 40)}, limited("1Gi"), "files"},
+		"in memory":                  {[]v1.Volume{repeating("v", 9)}, limited("8Mi"), "with 9 files"},
+		"in memory, as limited":      {[]v1.Volume{repeating("v", 8)}, limited("8Mi"), ""},
+		"on disk":                    {[]v1.Volume{configMap(17)}, limited("8Mi"), ""},
+		"no limit": {[]v1.Volume{secret(17)}, nil, "with 17 files, those of the pod in memory take 17825792 then, and may " +
+			"take 16777216 in a pod without a memory limit"},
+		"no limit, two volumes": {[]v1.Volume{repeating("v", 10), repeating("w", 10)}, nil, "without a memory limit"},
+		"no limit, as much":     {[]v1.Volume{secret(16)}, nil, ""},
+		"no limit, on disk":     {[]v1.Volume{configMap(64)}, nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, _ := manager(t, big())
