@@ -76,7 +76,11 @@ func Dial(opts DialOptions) (*Services, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.Runtime = instrumented{conn, metrics}
+	bounded, err := newOutputs(conn)
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	s.Runtime = instrumented{bounded, metrics}
 	s.Image = s.Runtime
 	if opts.ImageEndpoint != "" && opts.ImageEndpoint != opts.RuntimeEndpoint {
 		conn, err := s.connect("imageServiceEndpoint", opts.ImageEndpoint, opts.Tracer)

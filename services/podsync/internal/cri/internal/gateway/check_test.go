@@ -3,6 +3,7 @@ package gateway
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -113,11 +115,11 @@ func TestOnlyDeclaredProbesRun(t *testing.T) {
 // loud is a runtime whose commands print without an end.
 type loud struct{ grpc.ClientConnInterface }
 
-func (loud) Invoke(_ context.Context, _ string, _, reply any, _ ...grpc.CallOption) (err error) {
-	reply.(*frame).data, err = proto.Marshal(&runtimeapi.ExecSyncResponse{
+func (loud) Invoke(_ context.Context, _ string, _, reply any, _ ...grpc.CallOption) error {
+	data, err := proto.Marshal(&runtimeapi.ExecSyncResponse{
 		Stdout: make([]byte, 10<<20), Stderr: make([]byte, 5<<20), ExitCode: 3,
 	})
-	return err
+	return errors.Join(err, frameCodec{}.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, reply))
 }
 
 // TestProbesThatPrintMuch give the prober no more than it shows, and nodeapi all.

@@ -11,6 +11,8 @@ import (
 // that fields which it does not know survive.
 type frame struct {
 	data []byte
+	// short returns what is kept of the data that comes; nil keeps all.
+	short func(data []byte) ([]byte, error)
 	// off is called once the frame is off, or its call has ended; nil calls nothing.
 	off func()
 }
@@ -39,7 +41,12 @@ func (frameCodec) Unmarshal(data mem.BufferSlice, v any) error {
 		return fmt.Errorf("the gateway passes frames on, not a %T", v)
 	}
 	f.data = data.Materialize()
-	return nil
+	if f.short == nil {
+		return nil
+	}
+	var err error
+	f.data, err = f.short(f.data)
+	return err
 }
 
 // Name implements encoding.CodecV2. It is the content's true encoding, and goes into

@@ -231,11 +231,11 @@ type answer struct {
 	header, trailer metadata.MD
 }
 
-// ask has the runtime answer a unary call, together with others that ask the same.
-func (g *Gateway) ask(ctx context.Context, conn grpc.ClientConnInterface, method string,
+// ask has the runtime answer a unary call of a role, together with others that ask the same.
+func (g *Gateway) ask(ctx context.Context, conn grpc.ClientConnInterface, r role.Role, method string,
 	request *frame) (answer, error) {
 	send := func(ctx context.Context) (answer, error) {
-		var a answer
+		a := answer{message: frame{short: shortened[r][nameOf(method)]}}
 		err := conn.Invoke(outgoing(ctx), method, request, &a.message, grpc.ForceCodecV2(frameCodec{}),
 			grpc.Header(&a.header), grpc.Trailer(&a.trailer), grpc.MaxCallRecvMsgSize(maxMessage),
 			grpc.MaxCallSendMsgSize(maxMessage))
@@ -275,14 +275,11 @@ func (g *Gateway) unary(r role.Role, conn grpc.ClientConnInterface, method strin
 		if err != nil {
 			return nil, err
 		}
-		a, err := g.ask(ctx, conn, method, request)
+		a, err := g.ask(ctx, conn, r, method, request)
 		// What the runtime says beside its answer is passed on as far as it can be; the
 		// only error is that the caller is gone, whom then nothing reaches.
 		_ = grpc.SetHeader(ctx, passed(a.header))
 		_ = grpc.SetTrailer(ctx, passed(a.trailer))
-		if err == nil {
-			a.message.data, err = shorten(r, name, a.message.data)
-		}
 		if err != nil {
 			leave()
 			return nil, asStatus(err)

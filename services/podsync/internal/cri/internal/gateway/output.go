@@ -14,14 +14,6 @@ const maxOutput = 10 << 10
 // probe, and all containers of a node at the same moment.
 var shortened = map[role.Role]map[string]func(answer []byte) ([]byte, error){role.Prober: {"ExecSync": shortOutput}}
 
-// shorten returns what of an answer is passed on.
-func shorten(r role.Role, method string, answer []byte) ([]byte, error) {
-	if short := shortened[r][method]; short != nil {
-		return short(answer)
-	}
-	return answer, nil
-}
-
 func shortOutput(data []byte) ([]byte, error) {
 	if len(data) <= maxOutput {
 		return data, nil
