@@ -112,6 +112,7 @@ func ports(cfg Config, s *service.Service, certificates *httpport.Certificates, 
 		secure.Handler, secure.TLS, secure.Certified = api.Handler(guard), certificates.TLS, guard.Certified
 		secure.Unauthenticated = cfg.MaxConnections * 3 / 4 // on the other ports nobody is ever authenticated
 		secure.Tokens = cfg.MaxConnections / 2
+		secure.PerUser = max(cfg.MaxConnections/8, 1)
 		secure.CertifiedBytes = certifiedMemory
 		if kubelet.ReadOnlyPort > 0 {
 			add("read-only", kubelet.Address, kubelet.ReadOnlyPort).Handler = api.ReadOnly()

@@ -122,13 +122,16 @@ func (always) Authorize(context.Context, authorizer.Attributes) (authorizer.Deci
 	return authorizer.DecisionAllow, "", nil
 }
 
-// Certified reports whether a connection's client certificate authenticates the caller.
-func (a *Auth) Certified(state *tls.ConnectionState) bool {
+// Certified returns the name of the user whom a connection's client certificate authenticates, if it does.
+func (a *Auth) Certified(state *tls.ConnectionState) (user string, ok bool) {
 	if a.certificates == nil {
-		return false
+		return "", false
 	}
-	_, ok, err := a.certificates.AuthenticateRequest(&http.Request{TLS: state})
-	return ok && err == nil
+	answer, ok, err := a.certificates.AuthenticateRequest(&http.Request{TLS: state})
+	if err != nil || !ok {
+		return "", false
+	}
+	return answer.User.GetName(), true
 }
 
 // Refusal is the answer to a request that may not pass.

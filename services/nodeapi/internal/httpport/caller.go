@@ -53,7 +53,7 @@ func Authenticated(ctx context.Context) bool {
 		return false
 	}
 	allowed, presented := in.credentials.Load(), presentedIn(ctx)
-	return in.certified || allowed != nil && presented != nil && *allowed == *presented
+	return in.certified() || allowed != nil && presented != nil && *allowed == *presented
 }
 
 // SetAuthenticated says that he is.

@@ -7,6 +7,7 @@
 package httpport
 
 import (
+	"cmp"
 	"container/list"
 	"context"
 	"crypto/tls"
@@ -15,6 +16,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,8 +24,12 @@ import (
 
 // Limits of a listener.
 type Limits struct {
-	// Connections is how many there may be at one time.
+	// Connections is how many there may be at one time. One more takes the place of one that carries no request, or of
+	// one with a request, of the user who has most of these and more than PerUser.
 	Connections int
+	// PerUser is how many connections a user with a certificate keeps, whatever others need; 0 is all. Those that carry
+	// no request any more, such as the streams of an exec, do not count.
+	PerUser int
 	// Unauthenticated is how many of them may be of callers who are not authenticated; the rest is kept for those who
 	// are; 0 keeps none. PerAddress is how many one address may have of these, an IPv6 address with all of its /64, and
 	// loopback with all of its addresses. One more takes the place of the oldest: of its own address, or of the one
@@ -47,6 +53,7 @@ const (
 	reasonAddress         = "address"         // one address has more than PerAddress
 	reasonUnauthenticated = "unauthenticated" // there are more than Unauthenticated
 	reasonConnections     = "connections"     // there are more than Connections
+	reasonUser            = "user"            // there are more than Connections, and one user has more than PerUser
 	reasonMemory          = "memory"          // requests take more than Bytes
 	reasonHandshake       = "handshake"       // a handshake has more than maxHandshake
 )
@@ -109,7 +116,7 @@ func (c *conn) class() (of class, ok bool) {
 	switch {
 	case !c.authenticated.Load():
 		return unknown, true
-	case c.certified && !c.allowed:
+	case c.certified() && !c.allowed:
 		return certified, true
 	}
 	return unknown, false
@@ -196,9 +203,40 @@ func (l *limited) room(address netip.Prefix) (gives *conn, reason string, ok boo
 	case full:
 		gives = l.oldestOfMost(func(c *connections) *list.List { return &c.authenticated },
 			func(c *conn) bool { return !c.busy.Load() })
-		return gives, reasonConnections, gives != nil
+		if gives != nil {
+			return gives, reasonConnections, true
+		}
+		// Who may do nothing gives way first.
+		gives = l.quietestOfMost(func(c *conn) bool { return !c.allowed })
+		if gives == nil {
+			gives = l.quietestOfMost(func(*conn) bool { return true })
+		}
+		return gives, reasonUser, gives != nil
 	}
 	return nil, "", true
+}
+
+// quietestOfMost returns the connection with a request that may go and on which nothing has passed for the longest
+// time, of the user who has most of these and more than PerUser.
+func (l *limited) quietestOfMost(mayGo func(*conn) bool) (quietest *conn) {
+	of, most := map[string][]*conn{}, l.limits.PerUser
+	if most == 0 {
+		return nil
+	}
+	for _, at := range l.addresses {
+		for e := at.authenticated.Front(); e != nil; e = e.Next() {
+			if c := e.Value.(*conn); c.user != "" && !c.handedOver.Load() && mayGo(c) {
+				of[c.user] = append(of[c.user], c)
+			}
+		}
+	}
+	for _, conns := range of {
+		if len(conns) > most {
+			most = len(conns)
+			quietest = slices.MinFunc(conns, func(a, b *conn) int { return cmp.Compare(a.used.Load(), b.used.Load()) })
+		}
+	}
+	return quietest
 }
 
 // oldestOfMost returns the oldest connection that may go, of the address that has most of its kind.
@@ -221,26 +259,27 @@ func (l *limited) oldestOfMost(kind func(*connections) *list.List, mayGo func(*c
 
 // allow notes that a request of the connection was allowed.
 func (l *limited) allow(c *conn) {
-	l.authenticate(c, false)
+	l.authenticate(c, "")
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if c.place != nil && c.certified {
+	if c.place != nil && c.certified() {
 		l.add(c, -c.bytes)
 		c.allowed = true
 	}
 }
 
-// authenticate keeps a connection's place from those who are not authenticated.
-func (l *limited) authenticate(c *conn, byCertificate bool) {
+// authenticate keeps a connection's place from those who are not authenticated. user is that of the certificate; empty
+// if there is none.
+func (l *limited) authenticate(c *conn, user string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	full := !byCertificate && l.limits.Tokens > 0 && l.tokens >= l.limits.Tokens
+	full := user == "" && l.limits.Tokens > 0 && l.tokens >= l.limits.Tokens
 	if c.place == nil || c.authenticated.Load() || full {
 		return
 	}
 	at := l.addresses[c.address]
 	l.add(c, -c.bytes)
-	if c.certified = byCertificate; !byCertificate {
+	if c.user = user; !c.certified() {
 		l.tokens++
 	}
 	at.unauthenticated.Remove(c.place)
@@ -260,7 +299,7 @@ func (l *limited) remove(c *conn) {
 	if c.authenticated.Load() {
 		at.authenticated.Remove(c.place)
 		l.authenticated--
-		if !c.certified {
+		if !c.certified() {
 			l.tokens--
 		}
 	} else {
@@ -384,8 +423,9 @@ type conn struct {
 	// busy: a request is under way, or the connection was handed over.
 	busy          atomic.Bool
 	authenticated atomic.Bool
-	// certified: a certificate authenticates the caller. It is set before requests are read.
-	certified bool
+	// user is that of the certificate that authenticates the caller; empty without one. It is set before requests are
+	// read.
+	user string
 	// allowed: a request was allowed to a caller who is certified. It is under owner's lock.
 	allowed bool
 	// credentials are those of the last request that was allowed.
@@ -393,6 +433,9 @@ type conn struct {
 	// handedOver: what comes is no request any more.
 	handedOver atomic.Bool
 }
+
+// certified reports whether a certificate authenticates the caller.
+func (c *conn) certified() bool { return c.user != "" }
 
 func (c *conn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)

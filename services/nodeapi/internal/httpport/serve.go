@@ -49,7 +49,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		evicted: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "microlet_nodeapi_connections_evicted_total",
 			Help: "Connections closed, most to make room for new ones, by the limit that was reached: address, " +
-				"unauthenticated, connections, memory or handshake.",
+				"unauthenticated, connections, user, memory or handshake.",
 		}, []string{"server", "reason"}),
 		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "microlet_nodeapi_port_open", Help: "1 while the port is open, 0 while it is tried again.",
@@ -67,8 +67,8 @@ type Server struct {
 	Handler http.Handler
 	// TLS returns the configuration once it can be had; nil serves without.
 	TLS func() (*tls.Config, error)
-	// Certified reports whether a client's certificate is one that authenticates it; nil knows none.
-	Certified func(*tls.ConnectionState) bool
+	// Certified returns the user whom a client's certificate authenticates, if it does; nil knows none.
+	Certified func(*tls.ConnectionState) (user string, ok bool)
 	Limits
 	Log     *slog.Logger
 	Metrics *Metrics
@@ -141,8 +141,8 @@ func (s *Server) server(may allowance) *http.Server {
 // closed counts and logs that a connection was closed for the number of them.
 func (s *Server) closed() func(address netip.Prefix, reason string, refused bool) {
 	logged := map[string]*rate.Sometimes{}
-	for _, reason := range []string{reasonAddress, reasonUnauthenticated, reasonConnections, reasonMemory,
-		reasonHandshake} {
+	for _, reason := range []string{reasonAddress, reasonUnauthenticated, reasonConnections, reasonUser,
+		reasonMemory, reasonHandshake} {
 		logged[reason] = &rate.Sometimes{First: 1, Interval: closedLogPeriod}
 	}
 	return func(address netip.Prefix, reason string, refused bool) {

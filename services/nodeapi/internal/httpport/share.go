@@ -136,10 +136,14 @@ func (s *Server) admit(ctx context.Context, c *tls.Conn, to doors) {
 // authenticated by it.
 func (s *Server) recognize(c *tls.Conn) bool {
 	state := c.ConnectionState()
-	if s.Certified == nil || len(state.PeerCertificates) == 0 || !s.Certified(&state) {
+	if s.Certified == nil || len(state.PeerCertificates) == 0 {
+		return false
+	}
+	user, ok := s.Certified(&state)
+	if !ok || user == "" {
 		return false
 	}
 	in := under(c)
-	in.owner.authenticate(in, true)
+	in.owner.authenticate(in, user)
 	return true
 }

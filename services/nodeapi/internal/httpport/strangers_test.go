@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -29,8 +30,9 @@ func secure(t *testing.T, s *Server) *testpki.Authority {
 			NextProtos: []string{"h2", "http/1.1"},
 		}, nil
 	}
-	s.Certified = func(state *tls.ConnectionState) bool {
-		return state.PeerCertificates[0].Issuer.CommonName == "clients"
+	s.Certified = func(state *tls.ConnectionState) (string, bool) {
+		of := state.PeerCertificates[0]
+		return of.Subject.CommonName, of.Issuer.CommonName == "clients"
 	}
 	return authority
 }
@@ -201,4 +203,58 @@ func TestSmallRequestsAreCharged(t *testing.T) {
 		}
 	}
 	close(held)
+}
+
+// TestConnectionsOfCertifiedCallers has users with certificates fill the port with requests that do not end. Beyond a
+// user's share they give way to new callers, and those first to whom nothing is allowed.
+func TestConnectionsOfCertifiedCallers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := server(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if of := r.TLS.PeerCertificates; len(of) > 0 && of[0].Subject.CommonName != "nobody" {
+				SetAuthenticated(r.Context())
+			}
+			if r.URL.Path == "/wait" {
+				<-r.Context().Done()
+			}
+			fmt.Fprint(w, "hello")
+		}), Limits{Connections: 12, PerAddress: 12, PerUser: 2})
+		authority := secure(t, s)
+		p := start(t, s)
+		dial := func(user string) net.Conn {
+			c := tls.Client(p.dial("192.0.2.1:1"), &tls.Config{
+				InsecureSkipVerify: true, Certificates: []tls.Certificate{authority.Pair(testpki.Client(user))},
+			})
+			t.Cleanup(func() { _ = c.NetConn().Close() })
+			return c
+		}
+		fill := func(user string, n int) (conns []net.Conn) {
+			for range n {
+				conns = append(conns, dial(user))
+				say(t, conns[len(conns)-1], "/wait")
+				time.Sleep(time.Second)
+			}
+			return conns
+		}
+		few, many, nobody, third := fill("few", 2), fill("many", 6), fill("nobody", 3), fill("third", 1)
+		var gone []net.Conn
+		for i, gives := range []net.Conn{nobody[0], many[0], many[1]} {
+			c := dial("apiserver")
+			if got, err := ask(c); err != nil || got != "hello" {
+				t.Fatalf("new caller %d is answered %q, %v", i, got, err)
+			}
+			if got := open([]net.Conn{gives}); got != "" {
+				t.Errorf("for new caller %d, a connection stays open that gives way", i)
+			}
+			_ = c.Close()
+			synctest.Wait()
+			gone = append(gone, gives)
+			third = append(third, fill("third", 1)...)
+		}
+		if got := testutil.ToFloat64(s.Metrics.evicted.WithLabelValues("test", reasonUser)); int(got) != len(gone) {
+			t.Errorf("%v connections are counted that gave way, want %d", got, len(gone))
+		}
+		if got := open(slices.Concat(few, many[2:], nobody[1:], third[:2])); got != "0 1 2 3 4 5 6 7 8 9" {
+			t.Errorf("of the other connections are open %s", got)
+		}
+	})
 }
