@@ -179,10 +179,10 @@ func (s *Server) Healthz() http.Handler {
 func (s *Server) handler(routes []route, c Checker, serverType string) http.Handler {
 	byPattern := map[string]route{}
 	// A port's own, so that nobody who takes all of one takes another's, such as that of the node's health.
-	of := map[cost]*places{
-		short:  newPlaces(s.options.MaxRequests),
-		long:   newPlaces(s.options.MaxLogs),
-		stream: newPlaces(s.options.MaxStreams),
+	of := map[cost]room{
+		short:  newRoom(s.options.MaxRequests),
+		long:   newRoom(s.options.MaxLogs),
+		stream: newRoom(s.options.MaxStreams),
 	}
 	mux := http.NewServeMux()
 	for _, r := range routes {
@@ -217,7 +217,7 @@ func (s *Server) handler(routes []route, c Checker, serverType string) http.Hand
 			http.Error(w, "Method Not Allowed", http.StatusMethodNotAllowed)
 			return
 		}
-		release, free := of[r.cost].take(r.owner(req))
+		release, free := of[r.cost].take(r.owner(req), req)
 		if !free {
 			s.refuseBusy(w, r.cost.String())
 			return

@@ -371,6 +371,52 @@ func TestTooManyAreRefused(t *testing.T) {
 	}
 }
 
+// TestHeadersThatTakeMemory has a namespace follow logs with long URLs, each of which stays until its request ends.
+func TestHeadersThatTakeMemory(t *testing.T) {
+	n := newNode(t, func(o *Options) { o.MaxLogs = 1000 })
+	other := pod("q", "c")
+	other.Namespace = "other"
+	n.add(t, pod("p", "c"))
+	n.add(t, other)
+	if err := os.WriteFile(filepath.Join(n.logs, "c.log"), []byte("2026-01-01T00:00:00.000000000Z stdout F one\n"),
+		0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewServer(n.Handler(decision{}))
+	defer s.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	follow := func(of string, bytes int) int {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet,
+			s.URL+"/containerLogs/"+of+"/c?follow=true&x="+strings.Repeat("x", bytes), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = answer.Body.Close() })
+		return answer.StatusCode
+	}
+	const long, half = 900 << 10, maxHeaders / 2
+	served := 0
+	for ; served < half/long+2; served++ {
+		if code := follow("ns/p", long); code == http.StatusTooManyRequests {
+			break
+		}
+	}
+	if served != half/long {
+		t.Errorf("%d URLs of %d bytes are held for a namespace, which may have %d bytes", served, long, half)
+	}
+	if code := follow("ns/p", 100); code != http.StatusOK {
+		t.Errorf("a short one of the same namespace: %d", code)
+	}
+	if code := follow("other/q", long); code != http.StatusOK {
+		t.Errorf("one of another namespace: %d", code)
+	}
+}
+
 func readAll(t *testing.T, answer *http.Response) string {
 	t.Helper()
 	data, err := io.ReadAll(answer.Body)
