@@ -235,7 +235,8 @@ func (s *Server) refuseBusy(w http.ResponseWriter, kind string) {
 	s.busy.WithLabelValues(kind).Inc()
 	w.Header().Set("Retry-After", "1")
 	http.Error(w,
-		fmt.Sprintf("too many requests of this kind (%s) are under way: try again", kind), http.StatusTooManyRequests)
+		fmt.Sprintf("too many requests of this kind (%s) are under way, or their headers take too much: try "+
+			"again", kind), http.StatusTooManyRequests)
 }
 
 // refuse answers with a refusal. Who is not known has little time to fetch it, after his body, which net/http reads

@@ -2,12 +2,18 @@ package manager
 
 import (
 	"context"
+	"errors"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/microlet/microlet/services/podsync/internal/cluster/absence"
 )
+
+// errNoDeletion is an answer to a deletion that is not the API server's.
+var errNoDeletion = errors.New("the answer does not say that the pod is deleted")
 
 // Client is what Manager needs of the apiserver.
 type Client interface {
@@ -31,11 +37,19 @@ func (c clientset) PatchPodStatus(ctx context.Context, namespace, name string, p
 		"status")
 }
 
+// DeletePod implements Client. The clientset's own deletion takes any answer of status 200 for a success.
 func (c clientset) DeletePod(ctx context.Context, namespace, name string, uid types.UID) error {
-	return c.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{
-		GracePeriodSeconds: new(int64(0)),
-		Preconditions:      metav1.NewUIDPreconditions(string(uid)),
-	})
+	answer, err := c.CoreV1().RESTClient().Delete().Namespace(namespace).Resource("pods").Name(name).
+		Body(&metav1.DeleteOptions{
+			GracePeriodSeconds: new(int64(0)), Preconditions: metav1.NewUIDPreconditions(string(uid)),
+		}).Do(ctx).Get()
+	if err != nil {
+		return err
+	}
+	if !absence.Deleted(answer, name, uid) {
+		return errNoDeletion
+	}
+	return nil
 }
 
 func (c clientset) GetPod(ctx context.Context, namespace, name string) (*v1.Pod, error) {
