@@ -73,7 +73,7 @@ func New(o Options) (*Admission, error) {
 	if o.Shutdown != nil {
 		handlers, ends = append(handlers, o.Shutdown), o.Shutdown.Ends
 	}
-	handlers = append(handlers, o.Helpers)
+	handlers = append(handlers, o.Helpers, ContainerNumber{})
 	admitter := NewAdmitter(AdmitterOptions{
 		Handlers: handlers, Nodes: o.Nodes, Evictor: o.Evictor, Running: o.Runtime.Running,
 		Metrics: o.Metrics, Log: o.Log,

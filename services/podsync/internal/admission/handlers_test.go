@@ -53,6 +53,29 @@ func important(p *v1.Pod) *v1.Pod {
 	return p
 }
 
+func TestContainerNumber(t *testing.T) {
+	p := func(init, regular, ephemeral int) *v1.Pod {
+		return &v1.Pod{Spec: v1.PodSpec{
+			InitContainers: make([]v1.Container, init), Containers: make([]v1.Container, regular),
+			EphemeralContainers: make([]v1.EphemeralContainer, ephemeral),
+		}}
+	}
+	for _, test := range []struct {
+		pod  *v1.Pod
+		want string
+	}{
+		{p(MaxContainers-2, 1, 1), ""},
+		{p(MaxContainers, 1, 0), ReasonTooManyContainers},
+		{p(0, MaxContainers, 1), ReasonTooManyContainers},
+		{p(15000, 1, 0), ReasonTooManyContainers},
+	} {
+		v := ContainerNumber{}.Admit(t.Context(), &Attributes{Pod: test.pod})
+		if v.Reason != test.want || test.want != "" && !strings.Contains(v.Message, "a pod may have 2000 on this node") {
+			t.Errorf("%+v, want the reason %q", v, test.want)
+		}
+	}
+}
+
 func TestNodeFit(t *testing.T) {
 	const predicate = "Predicate %s failed: "
 	always := v1.ContainerRestartPolicyAlways

@@ -1,6 +1,7 @@
 package pods
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -73,6 +74,30 @@ func TestAnEphemeralContainerRunsOnce(t *testing.T) {
 		n.wait(30 * time.Second)
 		if s := n.ephemeral("more"); !n.final["a"] || s.State.Terminated == nil {
 			t.Fatalf("final %v, status %+v", n.final["a"], s)
+		}
+	})
+}
+
+// TestTooManyEphemeralContainers: one waits that the runtime could not list with the others.
+func TestTooManyEphemeralContainers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := startNode(t)
+		p := testPod("a")
+		for i := range admission.MaxContainers - 2 {
+			p.Spec.InitContainers = append(p.Spec.InitContainers, v1.Container{Name: fmt.Sprint("i", i), Image: "busybox"})
+		}
+		n.apply(p) // its first init container runs
+		p = debugged(debugged(p, "debug"), "more")
+		for i := range p.Spec.EphemeralContainers {
+			p.Spec.EphemeralContainers[i].TargetContainerName = ""
+		}
+		n.apply(p)
+		if s := n.ephemeral("more"); s.State.Waiting == nil || len(n.created("more")) != 0 ||
+			!strings.Contains(s.State.Waiting.Message, "spec.ephemeralContainers have 2001 containers together") {
+			t.Errorf("one too many: %+v", s)
+		}
+		if len(n.created("debug")) != 1 {
+			t.Errorf("the last that may be: %+v", n.ephemeral("debug"))
 		}
 	})
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/podutil"
+	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 	"github.com/microlet/microlet/services/podsync/internal/pod/fields"
@@ -195,7 +196,11 @@ func (w *worker) mayGoOn(p *v1.Pod, state *pod.State, refusal error) bool {
 func (w *worker) forbidEphemeral(p *v1.Pod) {
 	for i := range p.Spec.EphemeralContainers {
 		c := (*v1.Container)(&p.Spec.EphemeralContainers[i].EphemeralContainerCommon)
-		if v := w.deps.ContainerAdmission.AdmitEphemeral(p, c); !v.Admitted() {
+		v := w.deps.ContainerAdmission.AdmitEphemeral(p, c)
+		if v.Admitted() {
+			v = admission.ContainerNumber{}.AdmitEphemeral(p, i)
+		}
+		if !v.Admitted() {
 			w.refuseEphemeral(p, c.Name, errors.New(v.Message))
 		}
 	}
