@@ -33,7 +33,7 @@ const (
 	patience = 2 * time.Second
 	// deadline is how long the measurement of one pod may take.
 	deadline = 10 * time.Minute
-	// maxUnder is how many pods are measured at one time: a large one must not shield the others.
+	// maxUnder is how many pods are measured at one time: a large one must not shield the others. See turns.
 	maxUnder = 3
 	// kept is how long its outcome is good.
 	kept = time.Minute
@@ -71,12 +71,16 @@ type Measurer struct {
 	mu       sync.Mutex
 	under    map[types.UID]*call
 	outcomes map[types.UID]outcome
+	turns    turns
 }
 
 // call is a measurement that is under way.
 type call struct {
-	pod  *v1.Pod
-	done chan struct{}
+	pod   *v1.Pod
+	began time.Time
+	done  chan struct{}
+	// long and gaveWay are under the lock: it takes longer than a turn, and it ended for others.
+	long, gaveWay bool
 }
 
 type outcome struct {
@@ -90,6 +94,7 @@ func New(layout podfolders.Layout, runtime Runtime, walk Walk) *Measurer {
 	return &Measurer{
 		layout: layout, runtime: runtime, walk: walk,
 		next: make(chan *call, maxUnder), under: map[types.UID]*call{}, outcomes: map[types.UID]outcome{},
+		turns: turns{long: map[types.UID]time.Time{}},
 	}
 }
 
@@ -102,7 +107,12 @@ func (m *Measurer) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case c := <-m.next:
-			all.Go(func() { m.finish(c, m.outcome(ctx, c.pod)) })
+			all.Go(func() {
+				ctx, end := context.WithCancel(ctx)
+				defer end()
+				defer time.AfterFunc(turn, func() { m.late(c, end) }).Stop()
+				m.finish(c, m.outcome(ctx, c.pod))
+			})
 		}
 	}
 }
@@ -121,7 +131,12 @@ func (m *Measurer) finish(c *call, o outcome) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.under, c.pod.UID)
-	m.outcomes[c.pod.UID] = o
+	if !c.gaveWay {
+		m.outcomes[c.pod.UID] = o
+	}
+	if time.Since(c.began) < turn {
+		delete(m.turns.long, c.pod.UID)
+	}
 	close(c.done)
 }
 
@@ -143,7 +158,8 @@ func (m *Measurer) Of(ctx context.Context, p *v1.Pod) (*statsapi.PodStats, error
 	return nil, ErrNotYet
 }
 
-// begin has the pod measured unless that has been done, or enough others are. It returns what is to be waited for.
+// begin has the pod measured unless that has been done, or it is the turn of others. It returns what is to be waited
+// for.
 func (m *Measurer) begin(p *v1.Pod) *call {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -156,12 +172,15 @@ func (m *Measurer) begin(p *v1.Pod) *call {
 	if _, measured := m.outcomes[p.UID]; measured {
 		return nil
 	}
-	c := m.under[p.UID]
-	if c == nil && len(m.under) < maxUnder {
-		c = &call{p, make(chan struct{})}
-		m.under[p.UID] = c
-		m.next <- c // it has room for all that are under way
+	if c := m.under[p.UID]; c != nil {
+		return c
 	}
+	if quick, long := m.counts(); !m.turns.mayBegin(p.UID, quick, long) {
+		return nil
+	}
+	c := &call{pod: p, began: now, done: make(chan struct{}), long: m.turns.isLong(p.UID)}
+	m.under[p.UID] = c
+	m.next <- c // it has room for all that are under way
 	return c
 }
 

@@ -316,3 +316,77 @@ func TestAPodThatCannotBeMeasured(t *testing.T) {
 		}
 	})
 }
+
+// TestLargePodsLeaveTurnsToOthers: however many pods take long, which are asked for again and again, one that does not
+// is measured soon. Those that take long are measured one after the other, each to the end.
+func TestLargePodsLeaveTurnsToOthers(t *testing.T) {
+	var mu sync.Mutex
+	under, most := 0, 0
+	walk := func(ctx context.Context, dirs []diskusage.Dir) (map[diskusage.Dir]diskusage.Usage, error) {
+		mu.Lock()
+		under++
+		most = max(most, under)
+		mu.Unlock()
+		defer func() {
+			mu.Lock()
+			defer mu.Unlock()
+			under--
+		}()
+		takes := time.Second
+		if strings.Contains(dirs[0].Path, "large") {
+			takes = deadline - time.Second
+		}
+		select {
+		case <-time.After(takes):
+			return nil, nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	run(t, layers{}, walk, func(t *testing.T, m *Measurer) {
+		measured := map[string]int{}
+		began := time.Now()
+		look := func(names ...string) {
+			for _, name := range names {
+				if _, err := m.Of(t.Context(), newPod(types.UID(name))); err == nil {
+					measured[name]++
+				}
+			}
+		}
+		var large []string
+		for i := range 9 {
+			large = append(large, fmt.Sprint("large", i))
+		}
+		look(large...)
+		for i := range 3 {
+			small := fmt.Sprint("small", i)
+			asked := time.Now()
+			for measured[small] == 0 && time.Since(asked) < time.Hour {
+				look(large...)
+				look(small)
+				time.Sleep(10 * time.Second)
+			}
+			if waited, may := time.Since(asked), time.Duration(len(large))*(turn+30*time.Second); waited > may {
+				t.Errorf("%s waits for %v", small, waited)
+			}
+		}
+		for len(measured) < len(large)+3 && time.Since(began) < 3*time.Hour {
+			look(large...)
+			time.Sleep(10 * time.Second)
+		}
+		if len(measured) != len(large)+3 {
+			t.Errorf("measured are only %v", measured)
+		}
+		came := time.Now() // by now it is known who takes long
+		for measured["late"] == 0 && time.Since(came) < time.Hour {
+			look(large...)
+			look("late")
+		}
+		if waited := time.Since(came); waited > time.Minute {
+			t.Errorf("a pod that comes late waits for %v", waited)
+		}
+		if most > maxUnder {
+			t.Errorf("%d pods are measured at one time", most)
+		}
+	})
+}
