@@ -22,6 +22,7 @@ import (
 	"github.com/microlet/microlet/services/internal/diskusage"
 	"github.com/microlet/microlet/services/internal/eventref"
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/nodepods"
 	"github.com/microlet/microlet/services/internal/outbox"
 	"github.com/microlet/microlet/services/internal/podfolders"
 	"github.com/microlet/microlet/services/internal/service"
@@ -93,7 +94,7 @@ func (c *Config) manager(s *service.Service, p *peers, thresholds []threshold.Th
 			Memory: memory, Processes: reading.Processes{Proc: "/proc"}, PodsCgroup: tree.AllPods,
 			RootDir: k.Node.RootDir, Filesystems: node.Filesystems(p.cri),
 		}),
-		Pods:   pods.Watch(s.Bus, s.Log),
+		Pods:   pods.New(nodepods.Watch(s.Bus, s.Log, nil)),
 		Usage:  &usage.Usage{Stats: statsv1.NewStatsServiceClient(p.stats), Cgroups: tree},
 		Turned: s.Pulse.Turn, Metrics: manager.NewMetrics(s.Metrics), Log: s.Log,
 	}

@@ -8,7 +8,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	imagegcv1 "github.com/microlet/microlet/proto/microlet/imagegc/v1"
-	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/imagegc/internal/ages"
@@ -20,10 +19,10 @@ import (
 	"github.com/microlet/microlet/services/imagegc/internal/retention"
 	"github.com/microlet/microlet/services/imagegc/internal/schedule"
 	"github.com/microlet/microlet/services/imagegc/internal/server"
-	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/crilist"
 	"github.com/microlet/microlet/services/internal/eventref"
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/nodepods"
 	"github.com/microlet/microlet/services/internal/outbox"
 	"github.com/microlet/microlet/services/internal/service"
 )
@@ -54,7 +53,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	pods := bus.Watch[podsyncv1.Pod](s.Bus, subject.Pods, ">", nil)
+	pods := nodepods.WatchWithoutStatus(s.Bus, s.Log, nil)
 	events := outbox.NewRecorder(s.Bus, cfg.Service.NodeName, s.Log)
 	gc := collector.New(collector.Options{
 		Runtime: client, Ages: store, FileSystem: imagefs.New(), Pods: podimages.New(pods),
@@ -95,7 +94,7 @@ const syncWait = time.Minute
 
 // collection returns the task that collects garbage, or only keeps account of images. As with the kubelet, the Node
 // gets an Event when it fails twice in a row.
-func collection(cfg *Config, s *service.Service, gc *collector.Collector, pods *bus.View[*podsyncv1.Pod],
+func collection(cfg *Config, s *service.Service, gc *collector.Collector, pods *nodepods.View,
 	events *outbox.Recorder,
 ) func(context.Context) {
 	run := gc.Detect
@@ -121,7 +120,7 @@ func collection(cfg *Config, s *service.Service, gc *collector.Collector, pods *
 }
 
 // waitSynced waits until the node's pods are known, for a bounded time.
-func waitSynced(ctx context.Context, pods *bus.View[*podsyncv1.Pod]) {
+func waitSynced(ctx context.Context, pods *nodepods.View) {
 	ctx, cancel := context.WithTimeout(ctx, syncWait)
 	defer cancel()
 	t := time.NewTicker(time.Second)

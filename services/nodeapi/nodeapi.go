@@ -9,6 +9,7 @@ import (
 	statsv1 "github.com/microlet/microlet/proto/microlet/stats/v1"
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/crilist"
+	"github.com/microlet/microlet/services/internal/nodepods"
 	"github.com/microlet/microlet/services/internal/openlog"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/nodeapi/internal/auth"
@@ -69,7 +70,7 @@ func Run(ctx context.Context, cfg Config) error {
 	cri := runtime.New(gateway, crilist.Options{Log: s.Log, Metrics: s.Metrics}, kubelet.RuntimeRequestTimeout.Duration)
 	api := server.New(server.Options{
 		Kubelet: kubelet, Gate: cfg.Kubelet.FeatureEnabled, DebuggingHandlers: *kubelet.EnableDebuggingHandlers,
-		Pods: pods.Watch(s.Bus), Runtime: cri, Logs: &containerlogs.Reader{
+		Pods: pods.New(nodepods.Watch(s.Bus, s.Log, nil)), Runtime: cri, Logs: &containerlogs.Reader{
 			Runtime: cri, Podsync: openlog.NewClient(cfg.Service.LogsSocket(), cfg.Service.Peers()), Folder: kubelet.PodLogsDir,
 		},
 		NodeLogs:    nodelogs.Logs{Files: nodelogs.Files{nodelogs.Folder, kubelet.PodLogsDir}, Command: "journalctl"},

@@ -2,6 +2,7 @@ package stats
 
 import (
 	"context"
+	"maps"
 	"path/filepath"
 	"time"
 
@@ -16,13 +17,13 @@ import (
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/crilist"
 	"github.com/microlet/microlet/services/internal/fsusage"
+	"github.com/microlet/microlet/services/internal/nodepods"
 	"github.com/microlet/microlet/services/internal/peer"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/stats/internal/cachedvalue"
 	"github.com/microlet/microlet/services/stats/internal/cgroupstats"
 	"github.com/microlet/microlet/services/stats/internal/claims"
 	"github.com/microlet/microlet/services/stats/internal/cri"
-	"github.com/microlet/microlet/services/stats/internal/pods"
 	"github.com/microlet/microlet/services/stats/internal/readerrors"
 	"github.com/microlet/microlet/services/stats/internal/server"
 	"github.com/microlet/microlet/services/stats/internal/volumes"
@@ -50,7 +51,7 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	defer runtime.Close()
 	book := readerrors.NewRecorder(s.Log, s.Metrics)
-	all := pods.Watch(s.Bus, s.Log).All
+	all := readable(nodepods.Watch(s.Bus, s.Log, nil))
 	client := cri.New(runtime, crilist.Options{Log: s.Log, Metrics: s.Metrics}, book)
 	usage, created := runtimeUsage(s, client)
 	podStats, metrics := sharePodStats(&cfg, s, client)
@@ -86,8 +87,17 @@ func Run(ctx context.Context, cfg Config) error {
 	return s.Run(ctx)
 }
 
+// readable returns the pods that can be read. The others have no figures.
+func readable(all *nodepods.View) func() map[string]*nodepods.Pod {
+	return func() map[string]*nodepods.Pod {
+		pods := all.All()
+		maps.DeleteFunc(pods, func(_ string, p *nodepods.Pod) bool { return p.Err != nil })
+		return pods
+	}
+}
+
 // measureVolumes has s measure what pods have on disks and in the volumes of claims.
-func measureVolumes(cfg *Config, s *service.Service, podsync claims.Client, all func() map[string]*pods.Pod,
+func measureVolumes(cfg *Config, s *service.Service, podsync claims.Client, all func() map[string]*nodepods.Pod,
 	book *readerrors.Recorder) *volumes.Volumes {
 	k := cfg.Kubelet
 	period := k.Kubelet.VolumeStatsAggPeriod.Duration
@@ -103,7 +113,7 @@ func measureVolumes(cfg *Config, s *service.Service, podsync claims.Client, all 
 }
 
 // shareCgroups shares what is measured here, and puts them on the bus.
-func shareCgroups(cfg *Config, s *service.Service, all func() map[string]*pods.Pod,
+func shareCgroups(cfg *Config, s *service.Service, all func() map[string]*nodepods.Pod,
 	podStats *cachedvalue.Value[*cri.PodStats], book *readerrors.Recorder,
 ) (*cachedvalue.Value[*cgroupstats.Snapshot], error) {
 	k := cfg.Kubelet

@@ -18,7 +18,7 @@ import (
 //
 // It holds its last values while the bus is away, and drops a key only when it hears of its delete or
 // when the key's writer has said, by its epoch mark, that it no longer has it.
-type View[M proto.Message] struct{ s *store }
+type View[M any] struct{ s *store }
 
 // Watch returns the view of the keys of a bucket that match a pattern, ">" for all, and keeps it current
 // while the client runs. changed, if not nil, is called after a key's value has changed or the key is
@@ -27,13 +27,20 @@ func Watch[T any, M interface {
 	*T
 	proto.Message
 }](c *Client, bucket, keys string, changed func(key string)) *View[M] {
+	return WatchDecoded(c, bucket, keys, func(_ string, value []byte) (M, error) {
+		m := M(new(T))
+		return m, proto.Unmarshal(value, m)
+	}, changed)
+}
+
+// WatchDecoded is Watch for values that decode makes of an entry's key and bytes. It is called once for each change of
+// a value, from the goroutine that calls changed, and must not keep the bytes. If it fails, the value before holds.
+func WatchDecoded[M any](c *Client, bucket, keys string, decode func(key string, value []byte) (M, error),
+	changed func(key string)) *View[M] {
 	s := &store{
 		c: c, bucket: bucket, keys: keys, changed: changed,
 		items: map[string]*item{}, marks: map[string]int64{}, held: map[role.Role]int64{},
-		decode: func(b []byte) (proto.Message, error) {
-			m := M(new(T))
-			return m, proto.Unmarshal(b, m)
-		},
+		decode: func(key string, value []byte) (any, error) { return decode(key, value) },
 	}
 	contract, ok := subject.BucketNamed(bucket)
 	if !ok || len(contract.OwnersOf(keys)) == 0 {
@@ -128,7 +135,7 @@ type store struct {
 	bucket   string
 	keys     string
 	contract subject.Bucket
-	decode   func([]byte) (proto.Message, error)
+	decode   func(key string, value []byte) (any, error)
 	changed  func(key string)
 
 	mu    sync.RWMutex
@@ -144,7 +151,7 @@ type store struct {
 }
 
 type item struct {
-	message  proto.Message
+	message  any
 	raw      []byte
 	writer   string
 	epoch    int64
@@ -304,7 +311,7 @@ func (s *store) apply(e entry) {
 		s.drop(e)
 		return
 	}
-	message, err := s.decode(e.value)
+	message, same, err := s.message(e)
 	if err != nil {
 		s.reject(e, fmt.Errorf("it cannot be decoded, and the value before holds: %w", err))
 		return
@@ -321,15 +328,24 @@ func (s *store) apply(e entry) {
 	if again {
 		it.received = old.received // the bucket's copy of what was heard before
 	}
-	same := old != nil && bytes.Equal(old.raw, e.value)
-	if same {
-		it.message = old.message
-	}
 	s.set(e.key, it)
 	s.mu.Unlock()
 	if !same {
 		s.notify(e.key)
 	}
+}
+
+// message returns what an entry says, and whether the view has the same bytes already. They are not decoded again: after
+// a reconnect, all of a bucket comes once more. Only apply changes items, so they stay the same meanwhile.
+func (s *store) message(e entry) (message any, same bool, err error) {
+	s.mu.RLock()
+	old := s.items[e.key]
+	s.mu.RUnlock()
+	if old != nil && bytes.Equal(old.raw, e.value) {
+		return old.message, true, nil
+	}
+	message, err = s.decode(e.key, e.value)
+	return message, false, err
 }
 
 func (s *store) drop(e entry) {

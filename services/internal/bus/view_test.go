@@ -56,6 +56,29 @@ func mark(writer string, epoch int64) entry {
 	return entry{key: subject.EpochKeyOf(writer), writer: writer, epoch: epoch}
 }
 
+// TestOnlyChangesAreDecoded: after a reconnect, the list of the bucket has all of it once more.
+func TestOnlyChangesAreDecoded(t *testing.T) {
+	const a, k = "prober.a", "p.c.liveness"
+	typed, _ := testView(t)
+	var decoded []string
+	v := WatchDecoded(typed.s.c, subject.ProbeResults, ">", func(key string, _ []byte) (string, error) {
+		decoded = append(decoded, key)
+		return "decoded", nil
+	}, nil)
+	for range 2 {
+		v.s.apply(put(a, 1, 1, k, "x"))
+		v.s.apply(put(a, 1, 2, k, "x"))
+		v.s.apply(put(a, 2, 1, k, "x"))
+	}
+	if got, ok := v.Get(k); len(decoded) != 1 || !ok || got != "decoded" {
+		t.Errorf("one value is %q and was decoded %d times", got, len(decoded))
+	}
+	v.s.apply(put(a, 2, 2, k, "y"))
+	if len(decoded) != 2 || decoded[1] != k {
+		t.Errorf("decoded %q", decoded)
+	}
+}
+
 func TestViewKeepsWhatIsNewest(t *testing.T) {
 	const a, b, k = "prober.a", "prober.b", "p.c.liveness"
 	tests := map[string]struct {

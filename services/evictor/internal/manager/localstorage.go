@@ -13,6 +13,7 @@ import (
 	"github.com/microlet/microlet/services/evictor/internal/localstorage"
 	"github.com/microlet/microlet/services/evictor/internal/pods"
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/nodepods"
 	"github.com/microlet/microlet/services/internal/podutil"
 )
 
@@ -33,7 +34,7 @@ type Measure interface {
 
 // violator is a pod that takes more of the disk than it may.
 type violator struct {
-	pods.Pod
+	*nodepods.Pod
 	localstorage.Excess
 }
 
@@ -100,7 +101,7 @@ func (r *round) storageRules(oldest time.Time) localstorage.Rules {
 
 // violators are the oldest first.
 func (r *round) violators() (all []violator) {
-	var limited []pods.Pod
+	var limited []*nodepods.Pod
 	for _, p := range r.Pods.Active() {
 		if localstorage.Limited(p.Pod) && !podutil.IsCritical(p.Pod) {
 			limited = append(limited, p)
@@ -165,21 +166,21 @@ const repeatAfter = time.Minute
 type requests map[types.UID]time.Time
 
 // has says that the pod is being evicted, for this evictor or for one before it.
-func (r requests) has(p pods.Pod) bool {
+func (r requests) has(p *nodepods.Pod) bool {
 	_, asked := r[p.UID]
-	return asked || p.Evicting
+	return asked || pods.IsEvicted(p)
 }
 
 // recent says that the pod's eviction is to be left alone for now.
 func (r requests) recent(uid types.UID) bool { return time.Since(r[uid]) < repeatAfter }
 
 // forget drops the pods that have ended.
-func (r requests) forget(active func() []pods.Pod) {
+func (r requests) forget(active func() []*nodepods.Pod) {
 	if len(r) == 0 {
 		return
 	}
 	all := active()
 	maps.DeleteFunc(r, func(uid types.UID, _ time.Time) bool {
-		return !slices.ContainsFunc(all, func(p pods.Pod) bool { return p.UID == uid })
+		return !slices.ContainsFunc(all, func(p *nodepods.Pod) bool { return p.UID == uid })
 	})
 }

@@ -14,9 +14,9 @@ import (
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/microlet/microlet/services/evictor/internal/localstorage"
-	"github.com/microlet/microlet/services/evictor/internal/pods"
 	"github.com/microlet/microlet/services/evictor/internal/threshold"
 	"github.com/microlet/microlet/services/evictor/internal/usage"
+	"github.com/microlet/microlet/services/internal/nodepods"
 	"github.com/microlet/microlet/services/internal/podutil"
 )
 
@@ -27,7 +27,7 @@ type volumes struct {
 	asked int
 }
 
-func (v *volumes) Of(_ context.Context, all []pods.Pod, _ bool) (usage.Figures, error) {
+func (v *volumes) Of(_ context.Context, all []*nodepods.Pod, _ bool) (usage.Figures, error) {
 	v.asked++
 	figures := usage.Figures{}
 	for _, p := range all {
@@ -41,7 +41,7 @@ func (v *volumes) Of(_ context.Context, all []pods.Pod, _ bool) (usage.Figures, 
 type asStatsSays struct{ Usage }
 
 func (s asStatsSays) Of(ctx context.Context, p *v1.Pod) (*statsapi.PodStats, error) {
-	figures, err := s.Usage.Of(ctx, []pods.Pod{{Pod: p}}, true)
+	figures, err := s.Usage.Of(ctx, []*nodepods.Pod{{Pod: p}}, true)
 	return figures[p.UID], err
 }
 
@@ -64,7 +64,7 @@ func TestStatsAloneEvictsNobody(t *testing.T) {
 		m.add(pod, 0, scratch)
 		v.used[pod] = 1 << 40
 	}
-	m.pods[3].Evicting = true // so the bus says
+	m.evicted(3) // so the bus says
 	o := m.options(low, nil)
 	o.Usage, o.LocalStorage = v, LocalStorage{Enforced: true, MaxAge: time.Minute}
 	o.Measure = measured{"innocent": 1 << 20, "guilty": 1<<20 + 1, "evicting": 0}
@@ -279,7 +279,7 @@ func TestAForgottenEvictionIsAskedForAgain(t *testing.T) {
 // What an evictor before this one has asked for is not a new eviction.
 func TestAnEvictionThatIsUnderWayShieldsNoOther(t *testing.T) {
 	m, o := exceeding(t, "a", "b")
-	m.pods[0].Evicting = true
+	m.evicted(0)
 	m.run(o, Adopted{}, 30*time.Second, func() {
 		if want := []string{"evict b in 1 s", "evict a in 1 s"}; !slices.Equal(m.did, want) {
 			t.Errorf("did %q, want %q", m.did, want)

@@ -17,13 +17,13 @@ import (
 
 	"github.com/microlet/microlet/services/evictor/internal/fuse"
 	"github.com/microlet/microlet/services/evictor/internal/localstorage"
-	"github.com/microlet/microlet/services/evictor/internal/pods"
 	"github.com/microlet/microlet/services/evictor/internal/reading"
 	"github.com/microlet/microlet/services/evictor/internal/signal"
 	"github.com/microlet/microlet/services/evictor/internal/threshold"
 	"github.com/microlet/microlet/services/evictor/internal/tracker"
 	"github.com/microlet/microlet/services/evictor/internal/usage"
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/nodepods"
 )
 
 // Reader reads signals; see reading.Reader.
@@ -37,14 +37,14 @@ type Reader interface {
 type Pods interface {
 	// Known reports whether all pods of the node have been seen.
 	Known() bool
-	Active() []pods.Pod
+	Active() []*nodepods.Pod
 	Evicting() string
 	Await(ctx context.Context, uid string) bool
 }
 
 // Usage says what pods use; see usage.Usage.
 type Usage interface {
-	Of(ctx context.Context, all []pods.Pod, disk bool) (usage.Figures, error)
+	Of(ctx context.Context, all []*nodepods.Pod, disk bool) (usage.Figures, error)
 }
 
 // Eviction is what podsync is asked for.

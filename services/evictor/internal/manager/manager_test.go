@@ -19,11 +19,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
-	"github.com/microlet/microlet/services/evictor/internal/pods"
 	"github.com/microlet/microlet/services/evictor/internal/reading"
 	"github.com/microlet/microlet/services/evictor/internal/signal"
 	"github.com/microlet/microlet/services/evictor/internal/threshold"
 	"github.com/microlet/microlet/services/evictor/internal/usage"
+	"github.com/microlet/microlet/services/internal/nodepods"
 	"github.com/microlet/microlet/services/internal/podutil"
 )
 
@@ -37,7 +37,7 @@ type machine struct {
 	memory     int64 // of the node
 	free       int64 // without pods
 	used       map[string]int64
-	pods       []pods.Pod
+	pods       []*nodepods.Pod
 	disk       int64 // available of 100
 	diskBroken error
 	diskHangs  time.Duration
@@ -68,7 +68,14 @@ func (m *machine) add(name string, used int64, change func(*v1.Pod)) {
 	}
 	m.Lock()
 	defer m.Unlock()
-	m.pods, m.used[name] = append(m.pods, pods.Pod{Pod: p}), used
+	m.pods, m.used[name] = append(m.pods, &nodepods.Pod{Pod: p}), used
+}
+
+// evicted says that podsync evicts a pod that still runs.
+func (m *machine) evicted(i int) {
+	p := m.pods[i]
+	p.Terminating, p.Reported, p.Status.Reason = true, true, "Evicted"
+	p.Containers = []nodepods.Container{{Name: "c", State: nodepods.Running}}
 }
 
 func (m *machine) available() int64 {
@@ -119,7 +126,7 @@ func (m *machine) Disks(ctx context.Context) reading.Result {
 	return r
 }
 
-func (m *machine) Active() []pods.Pod {
+func (m *machine) Active() []*nodepods.Pod {
 	m.Lock()
 	defer m.Unlock()
 	return slices.Clone(m.pods)
@@ -136,7 +143,7 @@ func (m *machine) Evicting() string { return "" }
 func (m *machine) runs(uid string) bool {
 	m.Lock()
 	defer m.Unlock()
-	return slices.ContainsFunc(m.pods, func(p pods.Pod) bool { return string(p.UID) == uid })
+	return slices.ContainsFunc(m.pods, func(p *nodepods.Pod) bool { return string(p.UID) == uid })
 }
 
 func (m *machine) Await(ctx context.Context, uid string) bool {
@@ -149,7 +156,7 @@ func (m *machine) Await(ctx context.Context, uid string) bool {
 	return false
 }
 
-func (m *machine) Of(ctx context.Context, all []pods.Pod, disk bool) (usage.Figures, error) {
+func (m *machine) Of(ctx context.Context, all []*nodepods.Pod, disk bool) (usage.Figures, error) {
 	if disk && m.statsHangs > 0 {
 		select {
 		case <-ctx.Done():
@@ -187,7 +194,7 @@ func (m *machine) Evict(_ context.Context, e Eviction) error {
 	if !m.stuck {
 		m.Lock()
 		defer m.Unlock()
-		m.pods = slices.DeleteFunc(m.pods, func(p pods.Pod) bool { return p.UID == e.Pod.UID })
+		m.pods = slices.DeleteFunc(m.pods, func(p *nodepods.Pod) bool { return p.UID == e.Pod.UID })
 	}
 	return nil
 }

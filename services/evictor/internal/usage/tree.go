@@ -12,7 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
-	"github.com/microlet/microlet/services/evictor/internal/pods"
+	"github.com/microlet/microlet/services/internal/nodepods"
 	"github.com/microlet/microlet/services/internal/podcgroup"
 	"github.com/microlet/microlet/services/internal/podutil"
 )
@@ -48,7 +48,7 @@ func (t *Tree) AllPods() string {
 }
 
 // Pod implements Cgroups.
-func (t *Tree) Pod(p pods.Pod) (*statsapi.PodStats, error) {
+func (t *Tree) Pod(p *nodepods.Pod) (*statsapi.PodStats, error) {
 	found := t.find(func(root podcgroup.Name) podcgroup.Name {
 		switch podutil.QOSClass(p.Pod) {
 		case v1.PodQOSBurstable:
@@ -74,20 +74,31 @@ func (t *Tree) Pod(p pods.Pod) (*statsapi.PodStats, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the cgroup of pod %s/%s: %w", p.Namespace, p.Name, err)
 	}
-	for _, list := range [][]v1.Container{p.Spec.Containers, p.Spec.InitContainers} {
-		for i := range list {
-			for _, e := range entries {
-				if id := p.Containers[list[i].Name]; id == "" || !e.IsDir() || !strings.Contains(e.Name(), id) {
-					continue
-				}
-				if used, err := t.Memory.WorkingSet(filepath.Join(at, e.Name())); err == nil {
-					stats.Containers = append(stats.Containers,
-						statsapi.ContainerStats{Name: list[i].Name, Memory: memoryOf(used)})
-				}
+	for c := range podutil.Containers(&p.Spec) {
+		id := runningID(p, c.Name)
+		if id == "" {
+			continue
+		}
+		for _, e := range entries {
+			if !e.IsDir() || !strings.Contains(e.Name(), id) {
+				continue
+			}
+			if used, err := t.Memory.WorkingSet(filepath.Join(at, e.Name())); err == nil {
+				stats.Containers = append(stats.Containers, statsapi.ContainerStats{Name: c.Name, Memory: memoryOf(used)})
 			}
 		}
 	}
 	return stats, nil
+}
+
+// runningID returns the ID of the container of that name; empty if it does not run.
+func runningID(p *nodepods.Pod, name string) string {
+	for i := range p.Containers {
+		if c := &p.Containers[i]; c.Name == name && c.IsRunning() {
+			return c.ID
+		}
+	}
+	return ""
 }
 
 func memoryOf(used int64) *statsapi.MemoryStats {

@@ -20,7 +20,7 @@ import (
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	statsv1 "github.com/microlet/microlet/proto/microlet/stats/v1"
-	"github.com/microlet/microlet/services/evictor/internal/pods"
+	"github.com/microlet/microlet/services/internal/nodepods"
 )
 
 const (
@@ -42,7 +42,7 @@ type Stats interface {
 
 // Cgroups reads pods' cgroups; see Tree.
 type Cgroups interface {
-	Pod(p pods.Pod) (*statsapi.PodStats, error)
+	Pod(p *nodepods.Pod) (*statsapi.PodStats, error)
 }
 
 // Usage is for one goroutine.
@@ -56,7 +56,7 @@ type Figures map[types.UID]*statsapi.PodStats
 
 // Of returns the figures of the pods. Those that stats does not have come from cgroups, unless disk is wanted. The
 // error is why stats has none; it comes with the figures that there are, and with ErrNone if there are none at all.
-func (u *Usage) Of(ctx context.Context, all []pods.Pod, disk bool) (Figures, error) {
+func (u *Usage) Of(ctx context.Context, all []*nodepods.Pod, disk bool) (Figures, error) {
 	figures := make(Figures, len(all))
 	var problems []error
 	var absent []types.UID

@@ -17,8 +17,8 @@ import (
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	statsv1 "github.com/microlet/microlet/proto/microlet/stats/v1"
-	"github.com/microlet/microlet/services/evictor/internal/pods"
 	"github.com/microlet/microlet/services/evictor/internal/reading"
+	"github.com/microlet/microlet/services/internal/nodepods"
 )
 
 // stats has figures of one pod, of some age.
@@ -35,10 +35,13 @@ func (s stats) Summary(context.Context, *statsv1.SummaryRequest, ...grpc.CallOpt
 	return &statsv1.SummaryResponse{Json: text, Taken: timestamppb.New(time.Now().Add(-s.age))}, errors.Join(err, s.err)
 }
 
-func pod() pods.Pod {
-	return pods.Pod{Pod: &v1.Pod{
-		ObjectMeta: metav1.ObjectMeta{UID: "u-1"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c"}}},
-	}, Containers: map[string]string{"c": "abc"}}
+func pod() *nodepods.Pod {
+	return &nodepods.Pod{
+		Pod: &v1.Pod{
+			ObjectMeta: metav1.ObjectMeta{UID: "u-1"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c"}}},
+		},
+		Containers: []nodepods.Container{{Name: "c", ID: "abc", State: nodepods.Running}},
+	}
 }
 
 // tree has the cgroup of the pod, under one driver's names.
@@ -79,7 +82,7 @@ func TestCgroupsAreReadAndStatsIsAskedForDisks(t *testing.T) {
 		"down, of a disk": {stats{err: errors.New("no stats")}, true, 0, "nothing is known"},
 	} {
 		u := &Usage{Stats: test.stats, Cgroups: cgroups}
-		figures, err := u.Of(t.Context(), []pods.Pod{pod()}, test.disk)
+		figures, err := u.Of(t.Context(), []*nodepods.Pod{pod()}, test.disk)
 		if test.err == "" && err != nil || test.err != "" && (err == nil || !strings.Contains(err.Error(), test.err)) {
 			t.Errorf("%s: %v, want %q", name, err, test.err)
 		}
@@ -121,7 +124,7 @@ func TestLateFiguresCountAsNew(t *testing.T) {
 	}{
 		"late": {late, true}, "an older stats": {nil, false},
 	} {
-		figures, err := (&Usage{Stats: large{test.late}}).Of(t.Context(), []pods.Pod{pod()}, true)
+		figures, err := (&Usage{Stats: large{test.late}}).Of(t.Context(), []*nodepods.Pod{pod()}, true)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -152,7 +155,7 @@ func TestWhatCgroupsDoNotTell(t *testing.T) {
 		"elsewhere":  {tree(t, "kubepods/besteffort/podother", "abc"), 77, ""},
 	} {
 		u := &Usage{Stats: stats{uid: "u-1"}, Cgroups: test.cgroups}
-		figures, err := u.Of(t.Context(), []pods.Pod{pod()}, false)
+		figures, err := u.Of(t.Context(), []*nodepods.Pod{pod()}, false)
 		if test.err == "" && err != nil || test.err != "" && (err == nil || !strings.Contains(err.Error(), test.err)) {
 			t.Errorf("%s: %v, want %q", name, err, test.err)
 		}
@@ -167,7 +170,7 @@ func TestAPodWithoutACgroupTakesNothing(t *testing.T) {
 	other.Pod = other.DeepCopy()
 	other.UID = "u-2"
 	u := &Usage{Stats: stats{err: errors.New("no stats")}, Cgroups: tree(t, "kubepods/besteffort/podu-1", "abc")}
-	figures, err := u.Of(t.Context(), []pods.Pod{other, pod()}, false)
+	figures, err := u.Of(t.Context(), []*nodepods.Pod{other, pod()}, false)
 	if err != nil || len(figures) != 2 || *figures["u-2"].Memory.WorkingSetBytes != 0 {
 		t.Errorf("%v, %v", figures, err)
 	}

@@ -6,29 +6,29 @@ package podimages
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
 
-	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/imageref"
+	"github.com/microlet/microlet/services/internal/nodepods"
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 // ErrUnknown is that the pods of the node are not known, because the bus is away.
 var ErrUnknown = errors.New("the node's pods are not known: the bus is away")
 
-// view is the bucket PODS.
-type view interface {
+// Source has the pods; see nodepods.View.
+type Source interface {
 	Synced() bool
-	All() map[string]*podsyncv1.Pod
+	All() map[string]*nodepods.Pod
 }
 
 // Pods are the node's pods. It is safe for concurrent use.
-type Pods struct{ view view }
+type Pods struct{ source Source }
 
-// New returns the pods that a view of PODS shows.
-func New(v view) *Pods { return &Pods{v} }
+// New returns the pods of a source.
+func New(s Source) *Pods { return &Pods{s} }
 
 // Names are image names, as Normal makes them.
 type Names map[string]bool
@@ -38,44 +38,34 @@ func (n Names) Has(name string) bool { return n[Normal(name)] }
 
 // Named returns the images that pods name which may still start a container, and those of Mounted.
 func (p *Pods) Named() (Names, error) {
-	return p.names(func(names Names, pod *v1.Pod, terminating bool) {
-		if !terminating { // of one that is, nothing may start; what runs is the runtime's to report
-			names.addContainers(pod)
+	return p.names(func(names Names, pod *nodepods.Pod) {
+		if !pod.Terminating { // of one that is, nothing may start; what runs is the runtime's to report
+			for c := range podutil.AllContainers(&pod.Spec) {
+				names[Normal(c.Image)] = true
+			}
 		}
-		names.addVolumes(pod)
+		names.addVolumes(pod.Pod)
 	})
 }
 
 // Mounted returns the images of image volumes, of pods that end too: the runtime's list of containers does not have
 // them.
 func (p *Pods) Mounted() (Names, error) {
-	return p.names(func(names Names, pod *v1.Pod, _ bool) { names.addVolumes(pod) })
+	return p.names(func(names Names, pod *nodepods.Pod) { names.addVolumes(pod.Pod) })
 }
 
-func (p *Pods) names(add func(names Names, pod *v1.Pod, terminating bool)) (Names, error) {
-	if !p.view.Synced() {
+func (p *Pods) names(add func(names Names, pod *nodepods.Pod)) (Names, error) {
+	if !p.source.Synced() {
 		return nil, ErrUnknown
 	}
 	names := Names{}
-	for uid, entry := range p.view.All() {
-		var pod v1.Pod
-		if err := pod.Unmarshal(entry.GetPod()); err != nil {
-			return nil, fmt.Errorf("decode pod %s: %w", uid, err)
+	for _, pod := range p.source.All() {
+		if pod.Err != nil { // it may name any image
+			return nil, pod.Err
 		}
-		add(names, &pod, entry.GetTerminating())
+		add(names, pod)
 	}
 	return names, nil
-}
-
-func (n Names) addContainers(pod *v1.Pod) {
-	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			n[Normal(list[i].Image)] = true
-		}
-	}
-	for i := range pod.Spec.EphemeralContainers {
-		n[Normal(pod.Spec.EphemeralContainers[i].Image)] = true
-	}
 }
 
 func (n Names) addVolumes(pod *v1.Pod) {

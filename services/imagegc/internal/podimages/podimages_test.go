@@ -6,39 +6,34 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/nodepods"
 )
 
 type fakeView struct {
 	synced bool
-	pods   map[string]*podsyncv1.Pod
+	pods   map[string]*nodepods.Pod
 }
 
-func (f fakeView) Synced() bool                   { return f.synced }
-func (f fakeView) All() map[string]*podsyncv1.Pod { return f.pods }
+func (f fakeView) Synced() bool                  { return f.synced }
+func (f fakeView) All() map[string]*nodepods.Pod { return f.pods }
 
-func entry(t *testing.T, spec v1.PodSpec, terminating bool) *podsyncv1.Pod {
-	t.Helper()
-	data, err := (&v1.Pod{Spec: spec}).Marshal()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &podsyncv1.Pod{Pod: data, Terminating: terminating}
+func pod(spec v1.PodSpec, terminating bool) *nodepods.Pod {
+	return &nodepods.Pod{Pod: &v1.Pod{Spec: spec}, Terminating: terminating}
 }
 
 const digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
 func TestNamed(t *testing.T) {
 	container := func(image string) []v1.Container { return []v1.Container{{Image: image}} }
-	p := New(fakeView{true, map[string]*podsyncv1.Pod{
-		"a": entry(t, v1.PodSpec{
+	p := New(fakeView{true, map[string]*nodepods.Pod{
+		"a": pod(v1.PodSpec{
 			InitContainers: container("init"), Containers: container("registry.example:5000/app:1"),
 			EphemeralContainers: []v1.EphemeralContainer{{
 				EphemeralContainerCommon: v1.EphemeralContainerCommon{Image: "debug@" + digest},
 			}},
 			Volumes: []v1.Volume{{VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "quay.io/data:2"}}}},
 		}, false),
-		"b": entry(t, v1.PodSpec{
+		"b": pod(v1.PodSpec{
 			Containers: container("ends"),
 			Volumes:    []v1.Volume{{VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "mounted"}}}},
 		}, true),
@@ -69,7 +64,7 @@ func TestPodsThatAreNotKnown(t *testing.T) {
 	if _, err := New(fakeView{}).Named(); !errors.Is(err, ErrUnknown) {
 		t.Errorf("without the bus: %v", err)
 	}
-	bad := fakeView{true, map[string]*podsyncv1.Pod{"a": {Pod: []byte("no pod")}}}
+	bad := fakeView{true, map[string]*nodepods.Pod{"a": {Pod: &v1.Pod{}, Err: errors.New("this is no pod")}}}
 	if names, err := New(bad).Named(); err == nil {
 		t.Errorf("a pod that cannot be read names %v", names)
 	}

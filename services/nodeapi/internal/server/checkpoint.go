@@ -23,7 +23,7 @@ func (s *Server) checkpoint(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	name := r.PathValue("container")
-	if podutil.Container(&p.Pod.Spec, name) == nil {
+	if podutil.Container(&p.Spec, name) == nil {
 		http.Error(w, fmt.Sprintf("container %v does not exist", name), http.StatusNotFound)
 		return
 	}

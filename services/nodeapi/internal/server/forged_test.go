@@ -1,7 +1,6 @@
 package server
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,30 +10,13 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/nodeapi/internal/auth"
 )
 
-// forge has the bus say something of a pod.
-func (n *node) forge(t *testing.T, p v1.Pod, source podsyncv1.PodSource) {
-	t.Helper()
-	spec, specErr := p.Marshal()
-	status, statusErr := p.Status.Marshal()
-	if err := errors.Join(specErr, statusErr); err != nil {
-		t.Fatal(err)
-	}
-	n.pods.values[string(p.UID)] = &podsyncv1.Pod{Pod: spec, Source: source}
-	n.statuses.values[string(p.UID)] = &podsyncv1.PodStatus{Status: status}
-}
-
 // status is that of a pod whose container "c" runs, as the bus has it.
-func (n *node) status(t *testing.T, uid string) v1.PodStatus {
-	t.Helper()
-	var s v1.PodStatus
-	if err := s.Unmarshal(n.statuses.values[uid].GetStatus()); err != nil {
-		t.Fatal(err)
-	}
-	return s
+func (n *node) status(uid types.UID) v1.PodStatus {
+	return *n.known.pods[string(uid)].Status.DeepCopy()
 }
 
 // TestPodsThatTheBusForges has the bus say of a pod, for which the caller was authorized, what is another pod's: its
@@ -54,11 +36,11 @@ func TestPodsThatTheBusForges(t *testing.T) {
 				t.Fatal(err)
 			}
 			mine := forge(pod("mine", "c"), victim)
-			mine.Status = n.status(t, string(victim.UID))
+			mine.Status = n.status(victim.UID)
 			mine.Status.ContainerStatuses[0].LastTerminationState.Terminated = &v1.ContainerStateTerminated{
 				ContainerID: mine.Status.ContainerStatuses[0].ContainerID,
 			}
-			n.forge(t, mine, podsyncv1.PodSource_POD_SOURCE_API)
+			n.known.put(&mine)
 			what := name + " of a pod in " + namespace
 			for _, request := range []string{
 				"POST /exec/ns/mine/c?output=1&command=id", "POST /exec/ns/mine/UID/c?output=1&command=id",
@@ -91,8 +73,9 @@ func TestStaticPodsAreTheirOwn(t *testing.T) {
 	static := pod("static-node", "c")
 	static.UID = types.UID("0123456789abcdef0123456789abcdef")
 	n.add(t, static)
-	static.Status = n.status(t, string(static.UID))
-	n.forge(t, static, podsyncv1.PodSource_POD_SOURCE_FILE)
+	static.Status = n.status(static.UID)
+	static.Annotations = map[string]string{podutil.ConfigSourceAnnotation: "file"}
+	n.known.put(&static)
 	if err := os.WriteFile(filepath.Join(n.logs, "c.log"),
 		[]byte("2026-01-01T00:00:00.000000000Z stdout F one\n"), 0o600); err != nil {
 		t.Fatal(err)

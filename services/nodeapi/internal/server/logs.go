@@ -37,7 +37,7 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	name := r.PathValue("container")
-	if podutil.Container(&p.Pod.Spec, name) == nil {
+	if podutil.Container(&p.Spec, name) == nil {
 		http.Error(w, fmt.Sprintf("container %q not found in pod %q", name, p.Name), http.StatusNotFound)
 		return
 	}
@@ -48,7 +48,7 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 				"gate in kubelet", *options.Stream), http.StatusBadRequest)
 		return
 	}
-	id, err := containerlogs.ID(p.Pod, name, options.Previous)
+	id, err := containerlogs.ID(p, name, options.Previous)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return

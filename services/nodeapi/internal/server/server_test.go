@@ -18,10 +18,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 
-	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	statsv1 "github.com/microlet/microlet/proto/microlet/stats/v1"
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/crilist"
+	"github.com/microlet/microlet/services/internal/nodepods"
 	"github.com/microlet/microlet/services/internal/testing/fake"
 	"github.com/microlet/microlet/services/internal/unixgrpc"
 	"github.com/microlet/microlet/services/nodeapi/internal/auth"
@@ -33,32 +33,32 @@ import (
 	"github.com/microlet/microlet/services/nodeapi/internal/stats"
 )
 
-// bucket is a view of the bus.
-type bucket[M any] struct {
-	values map[string]M
-	away   bool
+// known are the pods of the bus, by their UID.
+type known struct {
+	pods map[string]*nodepods.Pod
+	away bool
 }
 
-func (b *bucket[M]) Get(key string) (M, bool) { m, ok := b.values[key]; return m, ok }
-func (b *bucket[M]) All() map[string]M        { return b.values }
-func (b *bucket[M]) Synced() bool             { return !b.away }
+func (k *known) All() map[string]*nodepods.Pod { return k.pods }
+func (k *known) Synced() bool                  { return !k.away }
+
+// put has the bus say of a pod that it comes from the API server.
+func (k *known) put(p *v1.Pod) { k.pods[string(p.UID)] = &nodepods.Pod{Pod: p, Reported: true} }
 
 // node is a server with what it needs, all of it made up.
 type node struct {
 	*Server
-	runtime  *fake.Runtime
-	pods     *bucket[*podsyncv1.Pod]
-	statuses *bucket[*podsyncv1.PodStatus]
-	logs     string
+	runtime *fake.Runtime
+	known   known
+	logs    string
 }
 
 func newNode(t testing.TB, change func(*Options)) *node {
 	t.Helper()
 	n := &node{
-		runtime:  fake.NewRuntime(nil),
-		pods:     &bucket[*podsyncv1.Pod]{values: map[string]*podsyncv1.Pod{}},
-		statuses: &bucket[*podsyncv1.PodStatus]{values: map[string]*podsyncv1.PodStatus{}},
-		logs:     t.TempDir(),
+		runtime: fake.NewRuntime(nil),
+		known:   known{pods: map[string]*nodepods.Pod{}},
+		logs:    t.TempDir(),
 	}
 	sockets := t.TempDir()
 	cri := runtime.New(n.runtime.Conn(), crilist.Options{}, time.Second)
@@ -73,7 +73,7 @@ func newNode(t testing.TB, change func(*Options)) *node {
 		},
 		Gate:              func(string) bool { return true },
 		DebuggingHandlers: true,
-		Pods:              pods.New(n.pods, n.statuses),
+		Pods:              pods.New(&n.known),
 		Runtime:           cri,
 		Logs:              &containerlogs.Reader{Runtime: cri, Folder: n.logs},
 		NodeLogs:          nodelogs.Logs{Files: nodelogs.Files{t.TempDir()}, Command: "false"},
@@ -116,16 +116,7 @@ func (n *node) add(t testing.TB, p v1.Pod) {
 			State:       v1.ContainerState{Running: &v1.ContainerStateRunning{}},
 		})
 	}
-	spec, err := p.Marshal()
-	if err != nil {
-		t.Fatal(err)
-	}
-	status, err := p.Status.Marshal()
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.pods.values[string(p.UID)] = &podsyncv1.Pod{Pod: spec, Source: podsyncv1.PodSource_POD_SOURCE_API}
-	n.statuses.values[string(p.UID)] = &podsyncv1.PodStatus{Status: status}
+	n.known.put(&p)
 }
 
 func pod(name string, containers ...string) v1.Pod {
@@ -178,17 +169,12 @@ func TestAnswers(t *testing.T) {
 	}
 	waiting := pod("w", "c")
 	n.add(t, waiting)
-	status := v1.PodStatus{
+	n.known.pods["w-uid"].Status = v1.PodStatus{
 		ContainerStatuses: []v1.ContainerStatus{{
 			Name:  "c",
 			State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ContainerCreating"}},
 		}},
 	}
-	data, err := status.Marshal()
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.statuses.values["w-uid"] = &podsyncv1.PodStatus{Status: data}
 	h := n.Handler(decision{})
 	for _, test := range []struct {
 		method, path string
@@ -311,7 +297,7 @@ func TestDisabledHandlers(t *testing.T) {
 
 func TestPodsThatAreNotKnownYet(t *testing.T) {
 	n := newNode(t, nil)
-	n.pods.away = true
+	n.known.away = true
 	for _, path := range []string{"/containerLogs/ns/p/c", "/exec/ns/p/c?output=1", "/pods"} {
 		code, _, header := serve(t, n.Handler(decision{}), "GET", path)
 		if code != 503 || header.Get("Retry-After") == "" {

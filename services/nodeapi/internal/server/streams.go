@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strings"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/proxy"
 	translator "k8s.io/apiserver/pkg/util/proxy"
@@ -26,9 +27,9 @@ import (
 const gateWebSockets = "ExtendWebSocketsToKubelet"
 
 // pod finds the pod that a path names, or answers the request.
-func (s *Server) pod(w http.ResponseWriter, r *http.Request) (*pods.Pod, bool) {
+func (s *Server) pod(w http.ResponseWriter, r *http.Request) (*v1.Pod, bool) {
 	p, ok := s.options.Pods.ByName(r.PathValue("namespace"), r.PathValue("pod"))
-	if ok && p.Is(types.UID(r.PathValue("uid"))) {
+	if ok && pods.Is(p, types.UID(r.PathValue("uid"))) {
 		return p, true
 	}
 	if !ok && !s.options.Pods.Known() {
@@ -41,7 +42,7 @@ func (s *Server) pod(w http.ResponseWriter, r *http.Request) (*pods.Pod, bool) {
 }
 
 // named is a pod by the name in the path, for which the caller was authorized.
-func named(r *http.Request, p *pods.Pod) runtime.Pod {
+func named(r *http.Request, p *v1.Pod) runtime.Pod {
 	return runtime.Pod{Namespace: r.PathValue("namespace"), Name: r.PathValue("pod"), UID: string(p.UID)}
 }
 
@@ -56,7 +57,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 
 // session returns the pod of a session in a container, and what streams the session has. If it returns false, it has
 // answered the request.
-func (s *Server) session(w http.ResponseWriter, r *http.Request) (*pods.Pod, *remotecommand.Options, bool) {
+func (s *Server) session(w http.ResponseWriter, r *http.Request) (*v1.Pod, *remotecommand.Options, bool) {
 	options, err := remotecommand.NewOptions(r)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -67,7 +68,7 @@ func (s *Server) session(w http.ResponseWriter, r *http.Request) (*pods.Pod, *re
 }
 
 // container returns the runtime's ID of a pod's container. If it returns false, it has answered the request.
-func (s *Server) container(w http.ResponseWriter, r *http.Request, p *pods.Pod, name string) (string, bool) {
+func (s *Server) container(w http.ResponseWriter, r *http.Request, p *v1.Pod, name string) (string, bool) {
 	id, err := s.options.Runtime.Container(r.Context(), named(r, p), name)
 	if err != nil {
 		s.fail(w, r, err)
@@ -101,7 +102,7 @@ func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	name := r.PathValue("container")
-	spec := podutil.Container(&p.Pod.Spec, name)
+	spec := podutil.Container(&p.Spec, name)
 	if spec == nil {
 		http.Error(w,
 			fmt.Sprintf("container %s not found in pod %s_%s", name, p.Name, p.Namespace), http.StatusNotFound)

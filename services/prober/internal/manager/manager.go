@@ -15,7 +15,7 @@ import (
 	proberv1 "github.com/microlet/microlet/proto/microlet/prober/v1"
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/bus"
-	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/nodepods"
 	"github.com/microlet/microlet/services/internal/outbox"
 	"github.com/microlet/microlet/services/internal/tracing"
 	"github.com/microlet/microlet/services/prober/internal/worker"
@@ -33,6 +33,14 @@ type View[M proto.Message] interface {
 	Get(key string) (M, bool)
 	All() map[string]M
 	Synced() bool
+}
+
+// Pods has the node's pods; see nodepods.View.
+type Pods interface {
+	Get(uid string) (*nodepods.Pod, bool)
+	Synced() bool
+	// Traceparent is of the span in which a pod's status was put; empty if there is none.
+	Traceparent(uid string) string
 }
 
 // Results is this replica's share of PROBE_RESULTS; see bus.Writer.
@@ -60,10 +68,7 @@ type Options struct {
 
 // Buckets are what the manager reads and writes.
 type Buckets struct {
-	Pods     View[*podsyncv1.Pod]
-	Statuses View[*podsyncv1.PodStatus]
-	// Traceparent is of the span in which a pod's status was put; nil knows none.
-	Traceparent func(uid string) string
+	Pods        Pods
 	Assignments View[*podsyncv1.Assignment]
 	Known       View[*proberv1.ProbeResult]
 	Results     Results
@@ -104,11 +109,8 @@ func Watch(o Options, c *bus.Client) *Manager {
 			}
 		}
 	})
-	statuses := bus.Watch[podsyncv1.PodStatus](c, subject.PodStatus, ">", m.Changed)
 	m.b = Buckets{
-		Pods:        bus.Watch[podsyncv1.Pod](c, subject.Pods, ">", m.Changed),
-		Statuses:    statuses,
-		Traceparent: statuses.Traceparent,
+		Pods:        nodepods.Watch(c, o.Log, m.Changed),
 		Assignments: bus.Watch[podsyncv1.Assignment](c, subject.Assignment, ">", m.Changed),
 		Known:       known,
 		Results:     c.Own(subject.ProbeResults),
@@ -171,7 +173,7 @@ func (m *Manager) Run(ctx context.Context) error {
 
 // synced reports whether every bucket has been read.
 func (m *Manager) synced() bool {
-	if !m.b.Pods.Synced() || !m.b.Statuses.Synced() || !m.b.Assignments.Synced() || !m.b.Known.Synced() {
+	if !m.b.Pods.Synced() || !m.b.Assignments.Synced() || !m.b.Known.Synced() {
 		return false
 	}
 	for uid := range m.b.Assignments.All() {
@@ -196,7 +198,7 @@ func (m *Manager) sweep() {
 // reconcile makes a pod's workers what they should be.
 func (m *Manager) reconcile(ctx context.Context, uid string) {
 	assignment, assigned := m.b.Assignments.Get(uid)
-	message, exists := m.b.Pods.Get(uid)
+	seen, exists := m.b.Pods.Get(uid)
 	p := m.pods[uid]
 	switch {
 	case !exists || !assigned && p == nil:
@@ -213,16 +215,14 @@ func (m *Manager) reconcile(ctx context.Context, uid string) {
 		}
 		return
 	}
+	if seen.Err != nil {
+		return // it is probed as it was
+	}
 	if p == nil {
 		p = newPod(m, uid)
 		m.pods[uid] = p
 	}
-	if err := p.read(message); err != nil {
-		m.o.Log.Error("pod cannot be read, it is probed as it was", logkey.PodUID, uid, logkey.Err, err)
-		return
-	}
-	status, _ := m.b.Statuses.Get(uid)
-	p.update(ctx, assignment.GetGeneration(), status)
+	p.update(ctx, assignment.GetGeneration(), seen)
 }
 
 // spread reports whether workers that begin now are many: the process has just started.

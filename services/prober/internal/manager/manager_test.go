@@ -2,6 +2,7 @@ package manager
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -19,22 +20,22 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	proberv1 "github.com/microlet/microlet/proto/microlet/prober/v1"
+	"github.com/microlet/microlet/services/internal/nodepods"
 	"github.com/microlet/microlet/services/prober/internal/probe"
 	"github.com/microlet/microlet/services/prober/internal/worker"
 )
 
 // bucket is one of the bus's.
-type bucket[M proto.Message] struct {
+type bucket[M any] struct {
 	mu     sync.Mutex
 	values map[string]M
 	away   bool
 }
 
-func newBucket[M proto.Message]() *bucket[M] { return &bucket[M]{values: map[string]M{}} }
+func newBucket[M any]() *bucket[M] { return &bucket[M]{values: map[string]M{}} }
 
 func (b *bucket[M]) Get(key string) (M, bool) {
 	b.mu.Lock()
@@ -67,11 +68,13 @@ func (b *bucket[M]) remove(key string) {
 	delete(b.values, key)
 }
 
+// Traceparent implements Pods.
+func (b *bucket[M]) Traceparent(string) string { return "" }
+
 // node is a bus, containers, and replicas that probe them, in virtual time.
 type node struct {
 	t           *testing.T
-	pods        *bucket[*podsyncv1.Pod]
-	statuses    *bucket[*podsyncv1.PodStatus]
+	pods        *bucket[*nodepods.Pod]
 	assignments *bucket[*podsyncv1.Assignment]
 	results     *bucket[*proberv1.ProbeResult]
 	generation  uint64
@@ -92,8 +95,7 @@ type node struct {
 func newNode(t *testing.T) *node {
 	n := &node{
 		t:           t,
-		pods:        newBucket[*podsyncv1.Pod](),
-		statuses:    newBucket[*podsyncv1.PodStatus](),
+		pods:        newBucket[*nodepods.Pod](),
 		assignments: newBucket[*podsyncv1.Assignment](),
 		results:     newBucket[*proberv1.ProbeResult](),
 		replicas:    map[string]*replica{},
@@ -190,7 +192,6 @@ func (n *node) start(name string) *replica {
 	},
 		Buckets{
 			Pods:        n.pods,
-			Statuses:    n.statuses,
 			Assignments: n.assignments,
 			Known:       n.results,
 			Results:     r,
@@ -308,18 +309,15 @@ func (n *node) pod(uid string, failures int32) {
 			LivenessProbe:  every(),
 		}}},
 	}
-	raw, err := p.Marshal()
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	n.pods.put(uid, &podsyncv1.Pod{Pod: raw})
+	n.pods.put(uid, &nodepods.Pod{Pod: p})
 	n.changed(uid, "")
 }
 
 // container gives the pod a new container.
 func (n *node) container(uid, id string) {
-	n.statuses.put(uid, &podsyncv1.PodStatus{PodIps: []string{"10.0.0.1"}, Containers: []*podsyncv1.Container{{
-		Name: "c", Id: id, State: podsyncv1.ContainerState_CONTAINER_STATE_RUNNING, Started: timestamppb.Now(),
+	p, _ := n.pods.Get(uid)
+	n.pods.put(uid, &nodepods.Pod{Pod: p.Pod, Reported: true, IPs: []string{"10.0.0.1"}, Containers: []nodepods.Container{{
+		Name: "c", ID: id, State: nodepods.Running, Started: time.Now(),
 	}}})
 	n.changed(uid, "")
 }
@@ -411,6 +409,28 @@ func TestAPodGoes(t *testing.T) {
 		pass(3 * time.Second)
 		if got := n.results.All(); len(got) != 0 || len(zero.series("p")) != 0 || n.probed("id") != probed {
 			t.Errorf("results %v, series %q, %d probes more", got, zero.series("p"), n.probed("id")-probed)
+		}
+	})
+}
+
+// A pod that cannot be read any more is probed as before, and one that never could be read is not.
+func TestAPodThatCannotBeReadIsProbedAsItWas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		zero := n.start("0")
+		n.assigned("p", "id", "0", 3)
+		pass(3 * time.Second)
+		for _, uid := range []string{"p", "q"} {
+			n.pods.put(uid, &nodepods.Pod{Pod: &v1.Pod{}, Err: errors.New("it cannot be read")})
+			n.assign(uid, "0")
+		}
+		probed := n.probed("id")
+		pass(3 * time.Second)
+		if got := n.probed("id") - probed; got != 6 || len(zero.series("p")) != 4 {
+			t.Errorf("%d probes more, series %q", got, zero.series("p"))
+		}
+		if r, ok := n.results.Get("p.c.liveness"); !ok || r.GetResult() != proberv1.Outcome_OUTCOME_SUCCESS {
+			t.Errorf("the result is %v", r)
 		}
 	})
 }

@@ -1,17 +1,16 @@
 package manager
 
 import (
+	"cmp"
 	"context"
-	"fmt"
-	"slices"
 	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 
-	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/eventref"
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/nodepods"
 	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/internal/tracing"
 	"github.com/microlet/microlet/services/prober/internal/worker"
@@ -19,13 +18,9 @@ import (
 
 // pod is one assigned pod and the workers of its probes.
 type pod struct {
-	m        *Manager
-	uid      string
-	message  *podsyncv1.Pod
-	pod      *v1.Pod
-	reported *podsyncv1.PodStatus
-	status   v1.PodStatus
-	probes   map[string]*running // by key
+	m      *Manager
+	uid    string
+	probes map[string]*running // by key
 }
 
 // running is a worker that runs.
@@ -37,19 +32,6 @@ type running struct {
 
 func newPod(m *Manager, uid string) *pod {
 	return &pod{m: m, uid: uid, probes: map[string]*running{}}
-}
-
-// read takes the pod's newest version; views share what they return, so the same is not read again.
-func (p *pod) read(message *podsyncv1.Pod) error {
-	if p.message == message {
-		return nil
-	}
-	read := &v1.Pod{}
-	if err := read.Unmarshal(message.GetPod()); err != nil {
-		return fmt.Errorf("unmarshal: %w", err)
-	}
-	p.message, p.pod = message, read
-	return nil
 }
 
 // stop ends the workers. deal is called with each key after its worker has stopped.
@@ -66,51 +48,39 @@ func (r *running) stop(deal func()) {
 }
 
 // update gives every probe a worker and every worker its container.
-func (p *pod) update(ctx context.Context, generation uint64, status *podsyncv1.PodStatus) {
-	if p.reported != status {
-		var read v1.PodStatus
-		if err := read.Unmarshal(status.GetStatus()); err != nil {
-			p.m.o.Log.Error("pod status cannot be read, the pod is probed as it was", logkey.Pod, podName(p.pod),
-				logkey.PodUID, p.uid, logkey.Err, err)
-			return
-		}
-		p.reported, p.status = status, read
-	}
-	reported := &p.status
-	if podutil.IsTerminal(reported.Phase) {
+func (p *pod) update(ctx context.Context, generation uint64, seen *nodepods.Pod) {
+	if seen.Reported && podutil.IsTerminal(seen.Status.Phase) {
 		p.stop(func(string) {}) // its last results stay: nothing runs that they could be about
 		return
 	}
-	statuses := slices.Concat(reported.InitContainerStatuses, reported.ContainerStatuses)
-	for c := range podutil.LongRunning(&p.pod.Spec) {
-		p.container(ctx, c, generation, status, podutil.ContainerStatus(statuses, c.Name))
+	for c := range podutil.LongRunning(&seen.Spec) {
+		p.container(ctx, c, generation, seen)
 	}
 }
 
-func (p *pod) container(ctx context.Context, c *v1.Container, generation uint64, status *podsyncv1.PodStatus,
-	reported *v1.ContainerStatus) {
-	container := worker.ProbedContainer{Pod: p.pod, Container: c, Ending: p.message.GetTerminating(),
+func (p *pod) container(ctx context.Context, c *v1.Container, generation uint64, seen *nodepods.Pod) {
+	container := worker.ProbedContainer{Pod: seen.Pod, Container: c, Ending: seen.Terminating,
 		Started: c.StartupProbe == nil}
-	if ips := status.GetPodIps(); len(ips) > 0 {
-		container.PodIP = ips[0]
+	if len(seen.IPs) > 0 {
+		container.PodIP = seen.IPs[0]
 	}
-	for _, s := range status.GetContainers() {
-		if s.GetName() == c.Name {
-			container.ContainerID = s.GetId()
-			container.Running = s.GetState() == podsyncv1.ContainerState_CONTAINER_STATE_RUNNING
-			container.StartTime = s.GetStarted().AsTime()
+	for i := range seen.Containers {
+		if s := &seen.Containers[i]; s.Name == c.Name {
+			container.ContainerID, container.Running, container.StartTime = s.ID, s.IsRunning(), s.Started
 		}
 	}
-	if p.m.o.Tracer != nil && p.m.b.Traceparent != nil {
-		container.Trace = tracing.ParseParent(p.m.b.Traceparent(p.uid))
+	if p.m.o.Tracer != nil {
+		container.Trace = tracing.ParseParent(p.m.b.Pods.Traceparent(p.uid))
 	}
+	reported := cmp.Or(podutil.ContainerStatus(seen.Status.InitContainerStatuses, c.Name),
+		podutil.ContainerStatus(seen.Status.ContainerStatuses, c.Name))
 	if reported != nil && container.Running {
 		container.Started = container.Started || reported.Started != nil && *reported.Started
 	}
 	for _, kind := range worker.Kinds() {
 		if probe := kind.Of(c); probe != nil {
 			f := container
-			f.Probe, f.Plugin = probe, pluginOf(p.pod, c.Name, kind)
+			f.Probe, f.Plugin = probe, pluginOf(seen.Pod, c.Name, kind)
 			p.probe(ctx, kind, &f, generation)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/microlet/microlet/services/stats/internal/pods"
+	"github.com/microlet/microlet/services/internal/nodepods"
 )
 
 const (
@@ -96,7 +96,7 @@ func TestFindIsBounded(t *testing.T) {
 
 // The name of a cgroup does not show whether the UID of a static pod has "-" or "_".
 func TestSpellings(t *testing.T) {
-	all := spellings(map[string]*pods.Pod{"my_pod": nil, "0b4a-17": nil})
+	all := spellings(map[string]*nodepods.Pod{"my_pod": nil, "0b4a-17": nil})
 	for cgroup, want := range map[string]string{"my-pod": "my_pod", "my_pod": "my_pod", "0b4a-17": "0b4a-17",
 		"0b4a_17": "0b4a-17"} {
 		if got := all[spelling(cgroup)]; got != want {

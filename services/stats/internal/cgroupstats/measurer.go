@@ -16,7 +16,7 @@ import (
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/microlet/microlet/services/internal/fsusage"
-	"github.com/microlet/microlet/services/stats/internal/pods"
+	"github.com/microlet/microlet/services/internal/nodepods"
 	"github.com/microlet/microlet/services/stats/internal/readerrors"
 )
 
@@ -39,7 +39,7 @@ type Options struct {
 	// measures them. nil is always.
 	PodCgroups func() bool
 	// Pods returns the node's pods by their UID.
-	Pods func() map[string]*pods.Pod
+	Pods func() map[string]*nodepods.Pod
 	// Book takes what cannot be read.
 	Book *readerrors.Recorder
 }
@@ -171,7 +171,7 @@ func (m *Measurer) readAll(ctx context.Context, s *Snapshot) error {
 
 // spellings finds the UIDs of pods by the one spelling that the names of all cgroups have. A name with the systemd
 // driver has "_" for "-", so that the UID of a static pod that has "_" itself cannot be read from it.
-func spellings(known map[string]*pods.Pod) map[string]string {
+func spellings(known map[string]*nodepods.Pod) map[string]string {
 	all := make(map[string]string, len(known))
 	for uid := range known {
 		all[spelling(uid)] = uid
@@ -182,8 +182,8 @@ func spellings(known map[string]*pods.Pod) map[string]string {
 func spelling(uid string) string { return strings.ReplaceAll(uid, "_", "-") }
 
 // index finds containers by their ID.
-func index(known map[string]*pods.Pod) map[string]*pods.Container {
-	all := map[string]*pods.Container{}
+func index(known map[string]*nodepods.Pod) map[string]*nodepods.Container {
+	all := map[string]*nodepods.Container{}
 	for _, p := range known {
 		for i := range p.Containers {
 			if c := &p.Containers[i]; c.ID != "" {

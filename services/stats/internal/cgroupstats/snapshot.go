@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/cadvisor/lib/model"
 
-	"github.com/microlet/microlet/services/stats/internal/pods"
+	"github.com/microlet/microlet/services/internal/nodepods"
 )
 
 // Kind says what a cgroup is.
@@ -40,9 +40,9 @@ type Cgroup struct {
 	// ID is the container's or sandbox's, set for Container.
 	ID string
 	// Pod is nil unless podsync has published it.
-	Pod *pods.Pod
+	Pod *nodepods.Pod
 	// Container is nil for a sandbox, and unless podsync has published it.
-	Container *pods.Container
+	Container *nodepods.Container
 	Spec      model.ContainerSpec
 	Stats     *model.ContainerStats
 	// UsageNanoCores is the use of processors since the sample before; nil for the first one of a cgroup.

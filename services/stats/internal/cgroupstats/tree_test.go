@@ -13,11 +13,12 @@ import (
 	"github.com/google/cadvisor/lib/model"
 	libcgroups "github.com/opencontainers/cgroups"
 	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/microlet/microlet/services/internal/fsusage"
+	"github.com/microlet/microlet/services/internal/nodepods"
 	"github.com/microlet/microlet/services/internal/testing/cgrouptest"
 	"github.com/microlet/microlet/services/internal/testing/golden"
-	"github.com/microlet/microlet/services/stats/internal/pods"
 	"github.com/microlet/microlet/services/stats/internal/readerrors"
 )
 
@@ -49,13 +50,13 @@ func onTree(t *testing.T, mounted map[string]string) (*Measurer, *prometheus.Reg
 	libcgroups.TestMode = true
 	t.Cleanup(func() { libcgroups.TestMode = false })
 	registry := prometheus.NewRegistry()
-	pod := &pods.Pod{UID: "u", Namespace: "ns", Name: "p", SandboxID: id2,
-		Containers: []pods.Container{{Name: "main", ID: id1, Running: true}}}
+	pod := &nodepods.Pod{Pod: &v1.Pod{}, SandboxID: id2,
+		Containers: []nodepods.Container{{Name: "main", ID: id1, State: nodepods.Running}}}
 	m := &Measurer{
 		book: readerrors.NewRecorder(slog.New(slog.DiscardHandler), registry), prober: &fsusage.Prober{},
 		proc: &proc{at: t.TempDir()}, mounted: mounted, tracked: map[string]*tracked{},
 		machine: &model.MachineInfo{NumCores: 2, MemoryCapacity: 1 << 30}, machineAt: time.Now(),
-		o: Options{Pods: func() map[string]*pods.Pod { return map[string]*pods.Pod{"u": pod} }},
+		o: Options{Pods: func() map[string]*nodepods.Pod { return map[string]*nodepods.Pod{"u": pod} }},
 	}
 	m.o.Book = m.book
 	return m, registry

@@ -22,7 +22,7 @@ import (
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/logkey"
-	"github.com/microlet/microlet/services/stats/internal/pods"
+	"github.com/microlet/microlet/services/internal/nodepods"
 	"github.com/microlet/microlet/services/stats/internal/summary"
 )
 
@@ -49,7 +49,7 @@ type Options struct {
 	Period  time.Duration
 	Podsync Client
 	// Pods returns the node's pods by their UID.
-	Pods func() map[string]*pods.Pod
+	Pods func() map[string]*nodepods.Pod
 	Log  *slog.Logger
 }
 
@@ -106,7 +106,7 @@ func (c *Claims) Run(ctx context.Context) error {
 }
 
 // follow takes up the volumes of new pods, and drops those of pods that are gone.
-func (c *Claims) follow(all map[string]*pods.Pod) {
+func (c *Claims) follow(all map[string]*nodepods.Pod) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for k := range c.known {
@@ -115,8 +115,8 @@ func (c *Claims) follow(all map[string]*pods.Pod) {
 		}
 	}
 	for uid, p := range all {
-		for i := range p.Volumes {
-			v := &p.Volumes[i]
+		for i := range p.Spec.Volumes {
+			v := &p.Spec.Volumes[i]
 			k := key{uid, v.Name}
 			if c.known[k] == nil && (v.PersistentVolumeClaim != nil || v.Ephemeral != nil || v.CSI != nil) {
 				c.known[k] = &volume{claim: claimOf(p, v), due: time.Now().Add(rand.N(within))}
@@ -126,7 +126,7 @@ func (c *Claims) follow(all map[string]*pods.Pod) {
 }
 
 // claimOf is nil for an inline volume.
-func claimOf(p *pods.Pod, v *v1.Volume) *statsapi.PVCReference {
+func claimOf(p *nodepods.Pod, v *v1.Volume) *statsapi.PVCReference {
 	switch {
 	case v.PersistentVolumeClaim != nil:
 		return &statsapi.PVCReference{Namespace: p.Namespace, Name: v.PersistentVolumeClaim.ClaimName}

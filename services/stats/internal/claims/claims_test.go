@@ -16,9 +16,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
-	"github.com/microlet/microlet/services/stats/internal/pods"
+	"github.com/microlet/microlet/services/internal/nodepods"
 	"github.com/microlet/microlet/services/stats/internal/summary"
 )
 
@@ -52,7 +53,7 @@ func (p *podsync) set(change func()) {
 }
 
 // all are two pods of one claim, of which one has an inline volume, an ephemeral claim and a Secret too.
-func all() map[string]*pods.Pod {
+func all() map[string]*nodepods.Pod {
 	shared := v1.Volume{Name: "data"}
 	shared.PersistentVolumeClaim = &v1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"}
 	own := v1.Volume{Name: "own"}
@@ -61,13 +62,19 @@ func all() map[string]*pods.Pod {
 	inline.CSI = &v1.CSIVolumeSource{Driver: "d"}
 	secret := v1.Volume{Name: "secret"}
 	secret.Secret = &v1.SecretVolumeSource{}
-	return map[string]*pods.Pod{
-		"a": {UID: "a", Namespace: "ns", Name: "pod-a", Volumes: []v1.Volume{shared, own, inline, secret}},
-		"b": {UID: "b", Namespace: "ns", Name: "pod-b", Volumes: []v1.Volume{shared}},
+	return map[string]*nodepods.Pod{
+		"a": podWith("pod-a", shared, own, inline, secret),
+		"b": podWith("pod-b", shared),
 	}
 }
 
-func start(t *testing.T, p *podsync, list func() map[string]*pods.Pod) *Claims {
+func podWith(name string, volumes ...v1.Volume) *nodepods.Pod {
+	return &nodepods.Pod{Pod: &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: v1.PodSpec{Volumes: volumes},
+	}}
+}
+
+func start(t *testing.T, p *podsync, list func() map[string]*nodepods.Pod) *Claims {
 	t.Helper()
 	p.asked, p.errs, p.hangs = map[string]int{}, map[string]error{}, map[string]bool{}
 	c := New(Options{Podsync: p, Pods: list, Log: slog.New(slog.DiscardHandler)})
@@ -168,7 +175,7 @@ func TestPodsThatAreGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		list := all()
-		c := start(t, &podsync{}, func() map[string]*pods.Pod { mu.Lock(); defer mu.Unlock(); return maps.Clone(list) })
+		c := start(t, &podsync{}, func() map[string]*nodepods.Pod { mu.Lock(); defer mu.Unlock(); return maps.Clone(list) })
 		if len(c.Volumes("b")) != 1 {
 			t.Fatal("no figures")
 		}

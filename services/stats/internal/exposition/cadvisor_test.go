@@ -18,11 +18,13 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	commonmodel "github.com/prometheus/common/model"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	testingclock "k8s.io/utils/clock/testing"
 
+	"github.com/microlet/microlet/services/internal/nodepods"
 	"github.com/microlet/microlet/services/stats/internal/cgroupstats"
 	"github.com/microlet/microlet/services/stats/internal/cri"
-	"github.com/microlet/microlet/services/stats/internal/pods"
 )
 
 var now = time.UnixMilli(1_800_000_000_500)
@@ -95,12 +97,18 @@ func specOf(c *counting, limit uint64) model.ContainerSpec {
 	}
 }
 
+func object(namespace, name string) *v1.Pod {
+	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+}
+
 // node is a snapshot with a cgroup of each kind.
 func node() (*cgroupstats.Snapshot, cri.Created) {
 	var c counting
-	pod := &pods.Pod{
-		UID: "u", Namespace: "n\\ns", Name: "p", SandboxID: strings.Repeat("a", 64),
-		Containers: []pods.Container{{Name: "main", ID: id, Image: "docker.io/library/busybox:1.37", Running: true}},
+	pod := &nodepods.Pod{
+		Pod: object("n\\ns", "p"), SandboxID: strings.Repeat("a", 64),
+		Containers: []nodepods.Container{{
+			Name: "main", ID: id, Image: "docker.io/library/busybox:1.37", State: nodepods.Running,
+		}},
 	}
 	idle := specOf(&c, 1<<20)
 	idle.Cpu.Quota, idle.HasMemory = 0, false
@@ -286,7 +294,8 @@ func TestCadvisorLeavesOutStrangers(t *testing.T) {
 		c.Pod, c.Container = nil, nil
 	}
 	s.Cgroups = append(s.Cgroups, &cgroupstats.Cgroup{
-		Name: "/kubepods/podv/" + id, Kind: cgroupstats.Container, ID: id, Pod: &pods.Pod{Name: "known", SandboxID: "other"},
+		Name: "/kubepods/podv/" + id, Kind: cgroupstats.Container, ID: id,
+		Pod:   &nodepods.Pod{Pod: object("", "known"), SandboxID: "other"},
 		Stats: s.Cgroups[0].Stats,
 	})
 	var text bytes.Buffer

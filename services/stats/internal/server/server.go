@@ -19,11 +19,11 @@ import (
 	statsv1 "github.com/microlet/microlet/proto/microlet/stats/v1"
 	"github.com/microlet/microlet/services/internal/fsusage"
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/nodepods"
 	"github.com/microlet/microlet/services/stats/internal/cachedvalue"
 	"github.com/microlet/microlet/services/stats/internal/cgroupstats"
 	"github.com/microlet/microlet/services/stats/internal/cri"
 	"github.com/microlet/microlet/services/stats/internal/exposition"
-	"github.com/microlet/microlet/services/stats/internal/pods"
 	"github.com/microlet/microlet/services/stats/internal/summary"
 )
 
@@ -50,7 +50,7 @@ type Options struct {
 	PodStats *cachedvalue.Value[*cri.PodStats]
 	Metrics  *cachedvalue.Value[*cri.Metrics]
 	// Pods returns those that podsync has published, by their UID. Only PodStats needs it.
-	Pods func() map[string]*pods.Pod
+	Pods func() map[string]*nodepods.Pod
 	// HugePages takes what is set aside as huge pages off the available memory of the node.
 	HugePages bool
 	// RootDir is the kubelet's root folder, whose file system is the node's.

@@ -7,8 +7,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
+	"github.com/microlet/microlet/services/internal/nodepods"
 	"github.com/microlet/microlet/services/stats/internal/cri"
-	"github.com/microlet/microlet/services/stats/internal/pods"
 )
 
 // runtimePods are the pods with a container that runs, by what the runtime measures (feature gate
@@ -28,7 +28,7 @@ func (b *builder) runtimePods() map[string]*statsapi.PodStats {
 		}
 		for _, c := range sandbox.GetContainers() {
 			if running := runningContainer(pod, c.GetAttributes().GetId()); running != nil {
-				p.Containers = append(p.Containers, b.runtimeContainer(pod, running, c))
+				p.Containers = append(p.Containers, b.runtimeContainer(uid, running, c))
 			}
 		}
 		if len(p.Containers) == 0 {
@@ -48,16 +48,16 @@ func (b *builder) runtimePods() map[string]*statsapi.PodStats {
 }
 
 // runningContainer is the pod's container of this ID if it runs.
-func runningContainer(pod *pods.Pod, id string) *pods.Container {
+func runningContainer(pod *nodepods.Pod, id string) *nodepods.Container {
 	for i := range pod.Containers {
-		if c := &pod.Containers[i]; c.ID == id && c.Running {
+		if c := &pod.Containers[i]; c.ID == id && c.IsRunning() {
 			return c
 		}
 	}
 	return nil
 }
 
-func (b *builder) runtimeContainer(pod *pods.Pod, c *pods.Container, u *runtimeapi.ContainerStats,
+func (b *builder) runtimeContainer(podUID string, c *nodepods.Container, u *runtimeapi.ContainerStats,
 ) statsapi.ContainerStats {
 	s := statsapi.ContainerStats{
 		Name: c.Name, StartTime: metav1.NewTime(b.created(c.ID, c.Started)),
@@ -66,7 +66,7 @@ func (b *builder) runtimeContainer(pod *pods.Pod, c *pods.Container, u *runtimea
 	if b.CPUAndMemory {
 		return s
 	}
-	s.IO, s.Logs = runtimeIO(u.GetIo()), b.logs(pod.UID, c.Name)
+	s.IO, s.Logs = runtimeIO(u.GetIo()), b.logs(podUID, c.Name)
 	if layer := u.GetWritableLayer(); layer != nil {
 		s.Rootfs = b.taken(cri.LayerOf(layer))
 	}

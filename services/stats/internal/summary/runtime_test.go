@@ -6,8 +6,8 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/microlet/microlet/services/internal/nodepods"
 	"github.com/microlet/microlet/services/stats/internal/cri"
-	"github.com/microlet/microlet/services/stats/internal/pods"
 )
 
 // runtimeContainer are the runtime's figures of a container.
@@ -27,12 +27,14 @@ func runtimeContainer(id string, cpu uint64) *runtimeapi.ContainerStats {
 // With the runtime's own figures, those of the cgroups are not read, and what has ended has none.
 func TestFiguresOfTheRuntime(t *testing.T) {
 	in := input()
-	in.Pods = map[string]*pods.Pod{
-		"u1": {UID: "u1", Namespace: "default", Name: "web", SandboxID: "s1", Containers: []pods.Container{
-			{Name: "main", ID: "c1", Running: true}, {Name: "side", ID: "c2", Running: true}, {Name: "init", ID: "c3"},
+	in.Pods = map[string]*nodepods.Pod{
+		"u1": {Pod: object("default", "web"), SandboxID: "s1", Containers: []nodepods.Container{
+			{Name: "main", ID: "c1", State: nodepods.Running},
+			{Name: "side", ID: "c2", State: nodepods.Running},
+			{Name: "init", ID: "c3"},
 		}},
-		"u2": {UID: "u2", Namespace: "default", Name: "done", SandboxID: "s2", Containers: []pods.Container{{ID: "c4"}}},
-		"u3": {UID: "u3", Namespace: "default", Name: "new"},
+		"u2": {Pod: object("default", "done"), SandboxID: "s2", Containers: []nodepods.Container{{ID: "c4"}}},
+		"u3": {Pod: object("default", "new")},
 	}
 	in.Created = cri.Created{"s1": now.Add(-time.Hour), "c1": now.Add(-time.Minute)}
 	in.Runtime = &cri.PodStats{Supported: true, Sandboxes: map[string]*runtimeapi.PodSandboxStats{

@@ -98,7 +98,7 @@ func (b *builder) storage(uid string, p *statsapi.PodStats) {
 		}
 	}
 	for _, c := range b.known[uid].Containers {
-		if layer := b.layer(c.ID); layer != nil && !c.Running {
+		if layer := b.layer(c.ID); layer != nil && !c.IsRunning() {
 			add(total, layer) // what an init container has written stays for as long as the pod does
 		}
 	}

@@ -14,9 +14,9 @@ import (
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/microlet/microlet/services/internal/fsusage"
+	"github.com/microlet/microlet/services/internal/nodepods"
 	"github.com/microlet/microlet/services/stats/internal/cgroupstats"
 	"github.com/microlet/microlet/services/stats/internal/cri"
-	"github.com/microlet/microlet/services/stats/internal/pods"
 )
 
 // Volume is what a volume of a pod takes.
@@ -54,7 +54,7 @@ type Input struct {
 	Began    time.Time
 	Snapshot *cgroupstats.Snapshot
 	// Pods are those that podsync has published, by their UID. Only Runtime needs them.
-	Pods map[string]*pods.Pod
+	Pods map[string]*nodepods.Pod
 	// Runtime are the runtime's own figures of pods; nil if they are taken from the cgroups.
 	Runtime *cri.PodStats
 	// Created may lack what the runtime has not reported.
@@ -75,7 +75,7 @@ type Input struct {
 
 // Build returns the summary.
 func Build(in Input) *statsapi.Summary {
-	b := builder{Input: in, known: map[string]*pods.Pod{}}
+	b := builder{Input: in, known: map[string]*nodepods.Pod{}}
 	root := in.Snapshot.Root()
 	node := statsapi.NodeStats{
 		NodeName: in.NodeName, StartTime: metav1.NewTime(root.Spec.CreationTime),
@@ -95,7 +95,7 @@ func Build(in Input) *statsapi.Summary {
 type builder struct {
 	Input
 	// known are the pods that have figures, by their UID.
-	known map[string]*pods.Pod
+	known map[string]*nodepods.Pod
 }
 
 // system are the cgroups of the system's parts, by name.
@@ -141,7 +141,7 @@ func (b *builder) podsByUID() map[string]*statsapi.PodStats {
 	}
 	byUID := map[string]*statsapi.PodStats{}
 	for _, c := range b.Snapshot.Cgroups {
-		if c.Kind != cgroupstats.Container || c.Pod == nil || c.Container == nil || !c.Container.Running {
+		if c.Kind != cgroupstats.Container || c.Pod == nil || c.Container == nil || !c.Container.IsRunning() {
 			continue
 		}
 		p := byUID[c.PodUID]

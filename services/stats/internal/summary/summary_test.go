@@ -8,14 +8,15 @@ import (
 	"time"
 
 	"github.com/google/cadvisor/lib/model"
+	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/microlet/microlet/services/internal/fsusage"
+	"github.com/microlet/microlet/services/internal/nodepods"
 	"github.com/microlet/microlet/services/internal/testing/golden"
 	"github.com/microlet/microlet/services/stats/internal/cgroupstats"
 	"github.com/microlet/microlet/services/stats/internal/cri"
-	"github.com/microlet/microlet/services/stats/internal/pods"
 )
 
 var now = time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
@@ -65,11 +66,17 @@ func (folders) Logs(_, container string) (Folder, bool) {
 
 func (folders) Own(string) (Folder, bool) { return Folder{Time: now, Bytes: 3, Inodes: 1}, true }
 
+func object(namespace, name string) *v1.Pod {
+	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+}
+
 func input() Input {
-	pod := &pods.Pod{UID: "u", Namespace: "ns", Name: "p", SandboxID: "sandbox", Containers: []pods.Container{
-		{Name: "main", ID: "one", Running: true}, {Name: "aside", ID: "two", Running: true}, {Name: "init", ID: "three"},
+	pod := &nodepods.Pod{Pod: object("ns", "p"), SandboxID: "sandbox", Containers: []nodepods.Container{
+		{Name: "main", ID: "one", State: nodepods.Running},
+		{Name: "aside", ID: "two", State: nodepods.Running},
+		{Name: "init", ID: "three"},
 	}}
-	of := func(c *cgroupstats.Cgroup, id string, container *pods.Container) *cgroupstats.Cgroup {
+	of := func(c *cgroupstats.Cgroup, id string, container *nodepods.Container) *cgroupstats.Cgroup {
 		c.PodUID, c.ID, c.Pod, c.Container = "u", id, pod, container
 		return c
 	}

@@ -20,9 +20,9 @@ import (
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/microlet/microlet/services/internal/diskusage"
+	"github.com/microlet/microlet/services/internal/nodepods"
 	"github.com/microlet/microlet/services/internal/podfolders"
 	"github.com/microlet/microlet/services/internal/run"
-	"github.com/microlet/microlet/services/stats/internal/pods"
 	"github.com/microlet/microlet/services/stats/internal/readerrors"
 	"github.com/microlet/microlet/services/stats/internal/summary"
 )
@@ -37,7 +37,7 @@ type Options struct {
 	// Period is volumeStatsAggPeriod. If it is negative, no volumes are measured, but logs are.
 	Period time.Duration
 	// Pods returns the node's pods by their UID.
-	Pods func() map[string]*pods.Pod
+	Pods func() map[string]*nodepods.Pod
 	// Claims returns a pod's volumes of claims and of CSI drivers.
 	Claims  func(podUID string) []summary.Volume
 	Book    *readerrors.Recorder
@@ -111,19 +111,19 @@ func (v *Volumes) follow(ctx context.Context) error {
 }
 
 // list says what is measured of each pod.
-func (v *Volumes) list(all map[string]*pods.Pod) map[string]*podfolders.Folders {
+func (v *Volumes) list(all map[string]*nodepods.Pod) map[string]*podfolders.Folders {
 	layout := podfolders.Layout{Root: v.o.RootDir, Logs: v.o.LogsDir}.Resolved()
 	known := make(map[string]*podfolders.Folders, len(all))
 	for uid, p := range all {
 		of := podfolders.Pod{UID: uid, Namespace: p.Namespace, Name: p.Name}
 		for _, c := range p.Containers {
 			of.Containers = append(of.Containers, c.Name)
-			if c.Running {
+			if c.IsRunning() {
 				of.Running = append(of.Running, c.Name)
 			}
 		}
 		if v.o.Period >= 0 {
-			of.Volumes = p.Volumes
+			of.Volumes = p.Spec.Volumes
 		}
 		folders, err := layout.Of(&of)
 		if err != nil {

@@ -14,10 +14,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/microlet/microlet/services/internal/diskusage"
+	"github.com/microlet/microlet/services/internal/nodepods"
 	"github.com/microlet/microlet/services/internal/testing/proctest"
-	"github.com/microlet/microlet/services/stats/internal/pods"
 	"github.com/microlet/microlet/services/stats/internal/readerrors"
 	"github.com/microlet/microlet/services/stats/internal/summary"
 )
@@ -41,7 +42,7 @@ type node struct {
 	root, logs string
 
 	mu   sync.Mutex
-	pods map[string]*pods.Pod
+	pods map[string]*nodepods.Pod
 }
 
 func newNode(t *testing.T) *node {
@@ -57,7 +58,7 @@ func newNode(t *testing.T) *node {
 		t.Fatal(err)
 	}
 	return &node{
-		t: t, root: filepath.Join(dir, "kubelet"), logs: filepath.Join(dir, "logs"), pods: map[string]*pods.Pod{},
+		t: t, root: filepath.Join(dir, "kubelet"), logs: filepath.Join(dir, "logs"), pods: map[string]*nodepods.Pod{},
 	}
 }
 
@@ -70,7 +71,7 @@ func (n *node) file(size int, path ...string) {
 	}
 }
 
-func (n *node) all() map[string]*pods.Pod {
+func (n *node) all() map[string]*nodepods.Pod {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.pods
@@ -95,7 +96,7 @@ func (n *node) run(period time.Duration) *Volumes {
 }
 
 // full is a pod with all kinds of volumes, and files in them.
-func (n *node) full() *pods.Pod {
+func (n *node) full() *nodepods.Pod {
 	pod := filepath.Join(n.root, "pods", uid)
 	n.file(5000, pod, "volumes/kubernetes.io~empty-dir/scratch/folder/file")
 	n.file(100, pod, "volumes/kubernetes.io~empty-dir/memory/file")
@@ -112,10 +113,8 @@ func (n *node) full() *pods.Pod {
 	n.file(100, logs, "ended/0.log")
 	n.file(5000, logs, "own.log")
 	source := func(name string, s v1.VolumeSource) v1.Volume { return v1.Volume{Name: name, VolumeSource: s} }
-	return &pods.Pod{
-		UID: uid, Namespace: "ns", Name: "name",
-		Containers: []pods.Container{{Name: "app", Running: true}, {Name: "ended"}},
-		Volumes: []v1.Volume{
+	return &nodepods.Pod{
+		Pod: object("ns", "name",
 			source("scratch", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}),
 			source("memory", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory}}),
 			source("config", v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{}}),
@@ -123,8 +122,14 @@ func (n *node) full() *pods.Pod {
 			source("downward", v1.VolumeSource{DownwardAPI: &v1.DownwardAPIVolumeSource{}}),
 			source("token", v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{}}),
 			source("host", v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/"}}),
-			source("missing", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}),
-		},
+			source("missing", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}})),
+		Containers: []nodepods.Container{{Name: "app", State: nodepods.Running}, {Name: "ended"}},
+	}
+}
+
+func object(namespace, name string, volumes ...v1.Volume) *v1.Pod {
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: v1.PodSpec{Volumes: volumes},
 	}
 }
 
@@ -215,7 +220,7 @@ func TestLateFiguresAreMarked(t *testing.T) {
 	v := &Volumes{
 		o: Options{RootDir: n.root, LogsDir: n.logs, Claims: func(string) []summary.Volume { return nil }}, disk: busy{},
 	}
-	v.known = v.list(map[string]*pods.Pod{uid: n.full()})
+	v.known = v.list(map[string]*nodepods.Pod{uid: n.full()})
 	for _, vol := range v.Volumes(uid) {
 		if vol.Late != (vol.Name == "scratch") {
 			t.Errorf("%s is late: %t", vol.Name, vol.Late)
@@ -239,16 +244,20 @@ func TestNamesThatLeadElsewhere(t *testing.T) {
 	})
 	bad := []string{"..", ".", "", "a/../../..", "/etc", "x/y"}
 	for _, name := range bad {
-		for what, p := range map[string]*pods.Pod{
-			"uid":       {UID: name, Namespace: "ns", Name: "name"},
-			"namespace": {UID: uid, Namespace: name, Name: "name"},
-			"name":      {UID: uid, Namespace: "ns", Name: name},
-			"container": {UID: uid, Namespace: "ns", Name: "name", Containers: []pods.Container{{Name: name, Running: true}}},
-			"volume": {UID: uid, Namespace: "ns", Name: "name", Volumes: []v1.Volume{
-				{Name: name, VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}}},
+		for what, p := range map[string]struct {
+			uid string
+			*nodepods.Pod
+		}{
+			"uid":       {name, &nodepods.Pod{Pod: object("ns", "name")}},
+			"namespace": {uid, &nodepods.Pod{Pod: object(name, "name")}},
+			"name":      {uid, &nodepods.Pod{Pod: object("ns", name)}},
+			"container": {uid, &nodepods.Pod{Pod: object("ns", "name"),
+				Containers: []nodepods.Container{{Name: name, State: nodepods.Running}}}},
+			"volume": {uid, &nodepods.Pod{Pod: object("ns", "name",
+				v1.Volume{Name: name, VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}})}},
 		} {
 			var dirs []string
-			for _, known := range v.list(map[string]*pods.Pod{p.UID: p}) {
+			for _, known := range v.list(map[string]*nodepods.Pod{p.uid: p.Pod}) {
 				for d := range known.Dirs {
 					dirs = append(dirs, d.Path)
 				}
