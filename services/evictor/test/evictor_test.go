@@ -64,7 +64,7 @@ func (n *node) Evict(_ context.Context, r *podsyncv1.EvictRequest) (*podsyncv1.E
 	if !n.slow {
 		n.tell(r.GetPodUid(), podsyncv1.ContainerState_CONTAINER_STATE_EXITED)
 	}
-	return &podsyncv1.EvictResponse{}, nil
+	return &podsyncv1.EvictResponse{Stopping: n.slow}, nil
 }
 
 func (n *node) asked() (uids []string) {

@@ -1304,16 +1304,18 @@ func (x *LocalPod) GetUid() string {
 	return ""
 }
 
-// EvictRequest ends a pod because the node is short of a resource, or because the pod exceeds its local storage.
+// EvictRequest ends a pod because the node is short of a resource, or because the pod exceeds its local storage. Its
+// bounds are the constants MaxEvict* of this package, because the message and the annotations go into the status of the
+// pod and into an event.
 type EvictRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	PodUid string                 `protobuf:"bytes,1,opt,name=pod_uid,json=podUid,proto3" json:"pod_uid,omitempty"`
-	// The message of the pod's status and of the event "Evicted", at most 8 KiB. Their reason is "Evicted".
+	// The message of the pod's status and of the event "Evicted". Their reason is "Evicted".
 	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
 	// What the containers get to end, in seconds; 0 or less counts as 1, as with the kubelet. The shorter of two requests
 	// holds.
 	GracePeriodSeconds int64 `protobuf:"varint,3,opt,name=grace_period_seconds,json=gracePeriodSeconds,proto3" json:"grace_period_seconds,omitempty"`
-	// Annotations of the event, at most 16.
+	// Annotations of the event.
 	Annotations map[string]string `protobuf:"bytes,4,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// The pod gets the condition DisruptionTarget with the reason TerminationByKubelet and the message.
 	DisruptionTarget bool `protobuf:"varint,5,opt,name=disruption_target,json=disruptionTarget,proto3" json:"disruption_target,omitempty"`
@@ -1460,9 +1462,12 @@ func (x *ExceededLimit) GetUsedBytes() int64 {
 	return 0
 }
 
-// EvictResponse says that the containers of the pod have stopped.
+// EvictResponse says whether the containers of the pod have stopped.
 type EvictResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Containers of the pod still run after one and a half times the grace period, and after at least 10 s. They are
+	// being stopped all the same. If this is not set, the containers have stopped.
+	Stopping      bool `protobuf:"varint,1,opt,name=stopping,proto3" json:"stopping,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1495,6 +1500,13 @@ func (x *EvictResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use EvictResponse.ProtoReflect.Descriptor instead.
 func (*EvictResponse) Descriptor() ([]byte, []int) {
 	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *EvictResponse) GetStopping() bool {
+	if x != nil {
+		return x.Stopping
+	}
+	return false
 }
 
 // RemoveDeadContainersRequest requests the removal of containers that have ended.
@@ -2018,8 +2030,9 @@ const file_microlet_podsync_v1_podsync_proto_rawDesc = "" +
 	"\tempty_dir\x18\x01 \x01(\tR\bemptyDir\x12\x1c\n" +
 	"\tcontainer\x18\x02 \x01(\tR\tcontainer\x12\x1d\n" +
 	"\n" +
-	"used_bytes\x18\x03 \x01(\x03R\tusedBytes\"\x0f\n" +
-	"\rEvictResponse\"\x1d\n" +
+	"used_bytes\x18\x03 \x01(\x03R\tusedBytes\"+\n" +
+	"\rEvictResponse\x12\x1a\n" +
+	"\bstopping\x18\x01 \x01(\bR\bstopping\"\x1d\n" +
 	"\x1bRemoveDeadContainersRequest\"8\n" +
 	"\x1cRemoveDeadContainersResponse\x12\x18\n" +
 	"\aremoved\x18\x01 \x01(\x05R\aremoved\"H\n" +

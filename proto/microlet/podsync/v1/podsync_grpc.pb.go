@@ -49,10 +49,11 @@ type PodsyncServiceClient interface {
 	RemovePod(ctx context.Context, in *RemovePodRequest, opts ...grpc.CallOption) (*RemovePodResponse, error)
 	GetLocalPod(ctx context.Context, in *GetLocalPodRequest, opts ...grpc.CallOption) (*GetLocalPodResponse, error)
 	ListLocalPods(ctx context.Context, in *ListLocalPodsRequest, opts ...grpc.CallOption) (*ListLocalPodsResponse, error)
-	// evictor calls Evict. It answers when the containers have stopped, and may be called again for the same pod: the
-	// first message holds, and there is one event. Errors: NOT_FOUND if nothing of the pod is on the node,
-	// FAILED_PRECONDITION if the pod is critical or does not exceed the limit, INVALID_ARGUMENT with the field, and DEADLINE_EXCEEDED if the containers
-	// have not stopped in time; they are being stopped all the same.
+	// evictor calls Evict. It answers when the containers have stopped, or after a time that depends on the grace period.
+	// It may be called again for the same pod: the first message holds, and there is one event. Errors: NOT_FOUND if
+	// nothing of the pod is on the node, FAILED_PRECONDITION if the pod is critical or does not exceed the limit, and
+	// INVALID_ARGUMENT with the field. An older podsync answers DEADLINE_EXCEEDED instead of a response that has stopping
+	// set.
 	Evict(ctx context.Context, in *EvictRequest, opts ...grpc.CallOption) (*EvictResponse, error)
 	// evictor calls RemoveDeadContainers when a disk is full. It removes the containers of pods that have ended, and of
 	// other pods the dead containers that need not be kept.
@@ -176,10 +177,11 @@ type PodsyncServiceServer interface {
 	RemovePod(context.Context, *RemovePodRequest) (*RemovePodResponse, error)
 	GetLocalPod(context.Context, *GetLocalPodRequest) (*GetLocalPodResponse, error)
 	ListLocalPods(context.Context, *ListLocalPodsRequest) (*ListLocalPodsResponse, error)
-	// evictor calls Evict. It answers when the containers have stopped, and may be called again for the same pod: the
-	// first message holds, and there is one event. Errors: NOT_FOUND if nothing of the pod is on the node,
-	// FAILED_PRECONDITION if the pod is critical or does not exceed the limit, INVALID_ARGUMENT with the field, and DEADLINE_EXCEEDED if the containers
-	// have not stopped in time; they are being stopped all the same.
+	// evictor calls Evict. It answers when the containers have stopped, or after a time that depends on the grace period.
+	// It may be called again for the same pod: the first message holds, and there is one event. Errors: NOT_FOUND if
+	// nothing of the pod is on the node, FAILED_PRECONDITION if the pod is critical or does not exceed the limit, and
+	// INVALID_ARGUMENT with the field. An older podsync answers DEADLINE_EXCEEDED instead of a response that has stopping
+	// set.
 	Evict(context.Context, *EvictRequest) (*EvictResponse, error)
 	// evictor calls RemoveDeadContainers when a disk is full. It removes the containers of pods that have ended, and of
 	// other pods the dead containers that need not be kept.

@@ -149,20 +149,20 @@ func (r *round) repeat(old []violator) bool {
 	log.Info("the eviction of a pod that still runs is asked for again", logkey.Message, excess.Message)
 	call, cancel := context.WithTimeout(r.look, callTimeout(localstorage.GracePeriodSeconds))
 	defer cancel()
-	err := r.Node.Evict(call, Eviction{
+	stopped, err := r.Node.Evict(call, Eviction{
 		Pod: v.Pod.Pod, Message: excess.Message, GraceSeconds: localstorage.GracePeriodSeconds, Exceeded: &excess,
 	})
-	if err != nil {
+	if !stopped {
 		log.Warn("the pod has not ended", logkey.Err, err)
 		return false
 	}
-	return r.Pods.Await(r.look, string(v.UID))
+	return r.awaitEnd(r.look, v.UID, stopped)
 }
 
 // repeatAfter is how long an eviction is left alone that has not ended its pod.
 const repeatAfter = time.Minute
 
-// requests are when evictions were asked for last, by the UIDs of pods that have not ended by that.
+// requests are when evictions were asked for last, by the UIDs of pods whose end the bus has not shown.
 type requests map[types.UID]time.Time
 
 // has says that the pod is being evicted, for this evictor or for one before it.

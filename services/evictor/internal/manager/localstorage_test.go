@@ -95,7 +95,7 @@ type exceeded struct {
 	of []*localstorage.Excess
 }
 
-func (e *exceeded) Evict(ctx context.Context, eviction Eviction) error {
+func (e *exceeded) Evict(ctx context.Context, eviction Eviction) (stopped bool, err error) {
 	e.of = append(e.of, eviction.Exceeded)
 	return e.Node.Evict(ctx, eviction)
 }
@@ -192,7 +192,7 @@ type unkillable struct {
 	stuck map[string]bool
 }
 
-func (u unkillable) Evict(ctx context.Context, e Eviction) error {
+func (u unkillable) Evict(ctx context.Context, e Eviction) (stopped bool, err error) {
 	u.Lock()
 	stuck := u.stuck[e.Pod.Name]
 	u.Unlock()
@@ -202,9 +202,9 @@ func (u unkillable) Evict(ctx context.Context, e Eviction) error {
 	u.note("evict %s in %d s", e.Pod.Name, e.GraceSeconds)
 	select {
 	case <-ctx.Done():
-		return ctx.Err()
+		return false, ctx.Err()
 	case <-time.After(10 * time.Second): // podsync's patience
-		return context.DeadlineExceeded
+		return false, nil
 	}
 }
 

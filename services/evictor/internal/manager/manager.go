@@ -67,9 +67,9 @@ var ErrUnfinished = errors.New("not all that can be freed is free yet")
 
 // Node is what else is done on the node.
 type Node interface {
-	// Evict ends a pod and returns when its containers have stopped. An error that is ErrRefused means that podsync did
-	// nothing; with any other the pod may be ending.
-	Evict(ctx context.Context, e Eviction) error
+	// Evict ends a pod and returns when its containers have stopped, or after a time in which they have not. An error that
+	// is ErrRefused means that podsync did nothing; with any other the pod may be ending.
+	Evict(ctx context.Context, e Eviction) (stopped bool, err error)
 	// RemoveDeadContainers and DeleteUnusedImages free space.
 	RemoveDeadContainers(ctx context.Context) error
 	DeleteUnusedImages(ctx context.Context) error
@@ -110,7 +110,7 @@ type Manager struct {
 	fuse    fuse.Fuse
 	// postponed counts the rounds in a row that ended since space was still being freed. Only the work uses it.
 	postponed int
-	// requests are of pods that have not ended. Only the work uses them.
+	// requests are of pods whose end the bus has not shown. Only the work uses them.
 	requests requests
 
 	seen        threshold.Observations

@@ -47,6 +47,7 @@ type machine struct {
 	refuse   map[string]bool
 	takes    time.Duration // for a pod to end
 	stuck    bool          // pods do not end
+	deaf     bool          // podsync says that they have ended, and the bus does not show it
 	noUsage  bool
 	unknown  bool  // the pods have not all been seen
 	freeing  error // what reclaiming ends with
@@ -184,10 +185,10 @@ func (m *machine) note(format string, args ...any) {
 	m.did, m.times = append(m.did, fmt.Sprintf(format, args...)), append(m.times, time.Now())
 }
 
-func (m *machine) Evict(_ context.Context, e Eviction) error {
+func (m *machine) Evict(_ context.Context, e Eviction) (stopped bool, err error) {
 	if m.refuse[e.Pod.Name] {
 		m.note("refused %s", e.Pod.Name)
-		return fmt.Errorf("%w: it is critical", ErrRefused)
+		return false, fmt.Errorf("%w: it is critical", ErrRefused)
 	}
 	m.note("evict %s in %d s", e.Pod.Name, e.GraceSeconds)
 	time.Sleep(m.takes)
@@ -196,7 +197,7 @@ func (m *machine) Evict(_ context.Context, e Eviction) error {
 		defer m.Unlock()
 		m.pods = slices.DeleteFunc(m.pods, func(p *nodepods.Pod) bool { return p.UID == e.Pod.UID })
 	}
-	return nil
+	return !m.stuck || m.deaf, nil
 }
 
 func (m *machine) RemoveDeadContainers(context.Context) error { m.note("containers"); return nil }
@@ -525,6 +526,26 @@ func TestAStuckPodDoesNotEmptyTheNode(t *testing.T) {
 	m.run(m.options(low, nil), Adopted{}, time.Minute, func() {
 		if len(m.did) > 2 {
 			t.Errorf("%d evictions within a minute: %q", len(m.did), m.did)
+		}
+	})
+}
+
+// The bus may be away: what podsync has answered counts, and the next pod does not wait for the bus.
+func TestAPodThatHasStoppedIsNotAwaited(t *testing.T) {
+	m := newMachine(t)
+	m.free, m.stuck, m.deaf = 0, true, true
+	for _, name := range []string{"p", "q", "r"} {
+		m.add(name, gi, nil)
+	}
+	m.run(m.options(low, nil), Adopted{}, 20*time.Second, func() {
+		slices.Sort(m.did)
+		if want := []string{"evict p in 1 s", "evict q in 1 s", "evict r in 1 s"}; !slices.Equal(m.did, want) {
+			t.Errorf("did %q, want %q", m.did, want)
+		}
+		for i := range m.times[1:] {
+			if since := m.times[i+1].Sub(m.times[i]); since < time.Second || since > 3*time.Second {
+				t.Errorf("an eviction comes %v after the one before", since)
+			}
 		}
 	})
 }

@@ -50,10 +50,10 @@ func TestTheTimeToEnd(t *testing.T) {
 // calls fails as gRPC does with a context that has ended already.
 type calls struct{ *machine }
 
-func (c calls) Evict(ctx context.Context, e Eviction) error {
+func (c calls) Evict(ctx context.Context, e Eviction) (stopped bool, err error) {
 	if ctx.Err() != nil {
 		c.note("never sent")
-		return ctx.Err()
+		return false, ctx.Err()
 	}
 	return c.machine.Evict(ctx, e)
 }

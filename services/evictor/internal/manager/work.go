@@ -9,6 +9,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/microlet/microlet/services/evictor/internal/fuse"
 	"github.com/microlet/microlet/services/evictor/internal/localstorage"
@@ -17,6 +18,7 @@ import (
 	"github.com/microlet/microlet/services/evictor/internal/signal"
 	"github.com/microlet/microlet/services/evictor/internal/threshold"
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/pause"
 	"github.com/microlet/microlet/services/internal/podutil"
 )
 
@@ -32,6 +34,9 @@ const (
 	// ended, and containerd frees the space of a container some time after its removal. The kubelet waits for the first,
 	// and for newer figures, which it has every 10 s.
 	settling = 15 * time.Second
+	// unmounting is for how long nothing is read after the containers of an evicted pod have stopped: podsync removes the
+	// volumes in memory after them. The fuse takes an earlier eviction for a fault.
+	unmounting = fuse.Pace
 	// immediate is the grace period of a hard eviction, in seconds. No pod gets less.
 	immediate = 1
 )
@@ -215,7 +220,7 @@ func (r *round) stillMet(t threshold.Threshold) error {
 }
 
 // evict has a pod evicted for a signal, and returns false if podsync refused it, or if ctx had ended before podsync was
-// asked. After that it waits until nothing of it runs.
+// asked. After that it waits for the end of the pod.
 func (r *round) evict(ctx context.Context, because string, grace int64, c candidate) bool {
 	log := r.log.With(logkey.Pod, c.Namespace+"/"+c.Name, logkey.PodUID, c.UID)
 	call, cancel := context.WithTimeout(ctx, callTimeout(grace))
@@ -226,7 +231,7 @@ func (r *round) evict(ctx context.Context, because string, grace int64, c candid
 	asked := time.Now()
 	r.announce(LastEviction{string(c.UID), asked})
 	log.Info("the pod is evicted", logkey.Message, c.Message)
-	err := r.Node.Evict(call, Eviction{
+	stopped, err := r.Node.Evict(call, Eviction{
 		Pod: c.Pod, Message: c.Message, GraceSeconds: grace, Annotations: c.Annotations, Disruption: c.Disruption,
 		Exceeded: c.Exceeded,
 	})
@@ -240,10 +245,20 @@ func (r *round) evict(ctx context.Context, because string, grace int64, c candid
 	if err != nil {
 		log.Error("the pod has not ended in time", logkey.Err, err)
 	}
-	if !r.Pods.Await(ctx, string(c.UID)) && ctx.Err() == nil {
+	r.requests[c.UID] = asked // until the bus shows its end
+	if !r.awaitEnd(ctx, c.UID, stopped) && ctx.Err() == nil {
 		log.Warn("the evicted pod still runs")
-		r.requests[c.UID] = asked
 	}
+	return true
+}
+
+// awaitEnd waits until nothing of an evicted pod runs, and reports whether that is so. If podsync has answered that its
+// containers have stopped, it only lets podsync remove the volumes in memory.
+func (r *round) awaitEnd(ctx context.Context, uid types.UID, stopped bool) bool {
+	if !stopped {
+		return r.Pods.Await(ctx, string(uid))
+	}
+	_ = pause.For(ctx, unmounting) // the caller asks ctx
 	return true
 }
 

@@ -43,30 +43,23 @@ func New(podsync, imagegc grpc.ClientConnInterface, events outbox.Events, ref *v
 	}
 }
 
-// Bounds of what podsync takes. A pod can make the words about it as long as it likes, by the number and the names of
-// its containers, and must not escape by that.
-const (
-	maxMessage    = 8 << 10
-	maxAnnotation = 4 << 10
-	maxGrace      = 24 * 60 * 60
-)
-
-// Evict implements manager.Node. It waits for a podsync that restarts.
-func (n *Node) Evict(ctx context.Context, e manager.Eviction) error {
+// Evict implements manager.Node. It waits for a podsync that restarts. It shortens what podsync would refuse: a pod can
+// make its message as long as it likes, by the number and the names of its containers, and must not escape by that.
+func (n *Node) Evict(ctx context.Context, e manager.Eviction) (stopped bool, err error) {
 	annotations := make(map[string]string, len(e.Annotations))
 	for key, value := range e.Annotations {
-		annotations[key] = truncate(value, maxAnnotation-len(key))
+		annotations[key] = truncate(value, podsyncv1.MaxEvictAnnotation-len(key))
 	}
-	_, err := n.podsync.Evict(ctx, &podsyncv1.EvictRequest{
-		PodUid: string(e.Pod.UID), Message: truncate(e.Message, maxMessage),
-		GracePeriodSeconds: min(e.GraceSeconds, maxGrace), Annotations: annotations, DisruptionTarget: e.Disruption,
-		ExceededLimit: exceeded(e.Exceeded),
+	resp, err := n.podsync.Evict(ctx, &podsyncv1.EvictRequest{
+		PodUid: string(e.Pod.UID), Message: truncate(e.Message, podsyncv1.MaxEvictMessage),
+		GracePeriodSeconds: min(e.GraceSeconds, podsyncv1.MaxEvictGracePeriodSeconds), Annotations: annotations,
+		DisruptionTarget: e.Disruption, ExceededLimit: exceeded(e.Exceeded),
 	}, grpc.WaitForReady(true))
 	switch status.Code(err) {
 	case codes.NotFound, codes.FailedPrecondition, codes.InvalidArgument, codes.PermissionDenied, codes.Unimplemented:
-		return fmt.Errorf("%w: %w", manager.ErrRefused, err)
+		return false, fmt.Errorf("%w: %w", manager.ErrRefused, err)
 	}
-	return err // of a call that was cut off, nobody knows what it has done
+	return err == nil && !resp.GetStopping(), err // a call that was cut off may have begun the eviction
 }
 
 func exceeded(e *localstorage.Excess) *podsyncv1.ExceededLimit {

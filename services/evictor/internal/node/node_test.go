@@ -24,15 +24,19 @@ import (
 // peer answers a call, and keeps its request.
 type peer struct {
 	grpc.ClientConnInterface
-	asked  any
-	err    error
-	images *runtimeapi.ImageFsInfoResponse
+	asked    any
+	stopping bool
+	err      error
+	images   *runtimeapi.ImageFsInfoResponse
 }
 
 func (p *peer) Invoke(_ context.Context, _ string, args, reply any, _ ...grpc.CallOption) error {
 	p.asked = args
 	if to, ok := reply.(*runtimeapi.ImageFsInfoResponse); ok && p.images != nil {
 		to.ImageFilesystems, to.ContainerFilesystems = p.images.GetImageFilesystems(), p.images.GetContainerFilesystems()
+	}
+	if to, ok := reply.(*podsyncv1.EvictResponse); ok {
+		to.Stopping = p.stopping
 	}
 	return p.err
 }
@@ -43,12 +47,12 @@ func TestARefusedEvictionIsToldFromOneThatTakesLong(t *testing.T) {
 		codes.DeadlineExceeded: false, codes.Internal: false,
 	} {
 		p := &peer{err: status.Error(code, "no")}
-		err := New(p, nil, nil, nil).Evict(t.Context(), manager.Eviction{
+		stopped, err := New(p, nil, nil, nil).Evict(t.Context(), manager.Eviction{
 			Pod: &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}, Message: "low", GraceSeconds: 3,
 			Exceeded: &localstorage.Excess{EmptyDir: "v", Container: "c", UsedBytes: 7},
 		})
-		if errors.Is(err, manager.ErrRefused) != refused || (err == nil) != (code == codes.OK) {
-			t.Errorf("%v: %v", code, err)
+		if errors.Is(err, manager.ErrRefused) != refused || (err == nil) != (code == codes.OK) || stopped != (err == nil) {
+			t.Errorf("%v: stopped %t, %v", code, stopped, err)
 		}
 		r := p.asked.(*podsyncv1.EvictRequest)
 		if l := r.GetExceededLimit(); l.GetEmptyDir() != "v" || l.GetContainer() != "c" || l.GetUsedBytes() != 7 {
@@ -60,16 +64,27 @@ func TestARefusedEvictionIsToldFromOneThatTakesLong(t *testing.T) {
 	}
 }
 
+// The answer of an older podsync has no field: the pod has stopped.
+func TestAPodThatIsStoppingHasNotStopped(t *testing.T) {
+	e := manager.Eviction{Pod: &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}, Message: "low"}
+	for _, stopping := range []bool{false, true} {
+		p := &peer{stopping: stopping}
+		if stopped, err := New(p, nil, nil, nil).Evict(t.Context(), e); stopped == stopping || err != nil {
+			t.Errorf("stopping is %t: stopped is %t, %v", stopping, stopped, err)
+		}
+	}
+}
+
 // A pod cannot escape by words that are too long: podsync refuses those.
 func TestLongWordsAreCut(t *testing.T) {
 	p := &peer{}
-	err := New(p, nil, nil, nil).Evict(t.Context(), manager.Eviction{
-		Pod: &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}, Message: strings.Repeat("ä", maxMessage),
-		GraceSeconds: 1 << 40, Annotations: map[string]string{"names": strings.Repeat("x,", maxAnnotation)},
+	_, err := New(p, nil, nil, nil).Evict(t.Context(), manager.Eviction{
+		Pod: &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}, Message: strings.Repeat("ä", podsyncv1.MaxEvictMessage),
+		GraceSeconds: 1 << 40, Annotations: map[string]string{"names": strings.Repeat("x,", podsyncv1.MaxEvictAnnotation)},
 	})
 	r := p.asked.(*podsyncv1.EvictRequest)
-	if err != nil || len(r.GetMessage()) != maxMessage || !utf8.ValidString(r.GetMessage()) ||
-		len("names")+len(r.GetAnnotations()["names"]) != maxAnnotation || r.GetGracePeriodSeconds() != maxGrace {
+	if err != nil || len(r.GetMessage()) != podsyncv1.MaxEvictMessage || !utf8.ValidString(r.GetMessage()) ||
+		len("names")+len(r.GetAnnotations()["names"]) != podsyncv1.MaxEvictAnnotation || r.GetGracePeriodSeconds() != podsyncv1.MaxEvictGracePeriodSeconds {
 		t.Errorf("asked with %d bytes and %d, %d s: %v", len(r.GetMessage()), len(r.GetAnnotations()["names"]),
 			r.GetGracePeriodSeconds(), err)
 	}

@@ -15,14 +15,6 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
-// Limits of an EvictRequest: its message and annotations go into the pod's status and into an Event.
-const (
-	maxEvictMessage     = 8 << 10
-	maxEvictAnnotations = 16
-	maxEvictAnnotation  = 4 << 10
-	maxEvictGrace       = 24 * 60 * 60
-)
-
 // Evictor ends pods; see podeviction.Evictor.
 type Evictor interface {
 	Evict(ctx context.Context, r eviction.Request) error
@@ -46,6 +38,8 @@ func (s *server) Evict(ctx context.Context, r *podsyncv1.EvictRequest) (*podsync
 	switch {
 	case err == nil:
 		return &podsyncv1.EvictResponse{}, nil
+	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil: // the Evictor's own time has passed
+		return &podsyncv1.EvictResponse{Stopping: true}, nil
 	case errors.Is(err, pod.ErrUnknown):
 		code = codes.NotFound
 	case errors.Is(err, eviction.ErrCritical), errors.Is(err, eviction.ErrWithinLimit):
@@ -67,19 +61,19 @@ func checkEvict(r *podsyncv1.EvictRequest) error {
 	if err := subject.ValidToken(r.GetPodUid()); err != nil {
 		return fmt.Errorf("pod_uid: %w", err)
 	}
-	if n := len(r.GetMessage()); n == 0 || n > maxEvictMessage {
-		return fmt.Errorf("message has %d bytes: give 1 to %d", n, maxEvictMessage)
+	if n := len(r.GetMessage()); n == 0 || n > podsyncv1.MaxEvictMessage {
+		return fmt.Errorf("message has %d bytes: give 1 to %d", n, podsyncv1.MaxEvictMessage)
 	}
-	if g := r.GetGracePeriodSeconds(); g > maxEvictGrace {
-		return fmt.Errorf("grace_period_seconds is %d: give at most %d", g, maxEvictGrace)
+	if g := r.GetGracePeriodSeconds(); g > podsyncv1.MaxEvictGracePeriodSeconds {
+		return fmt.Errorf("grace_period_seconds is %d: give at most %d", g, podsyncv1.MaxEvictGracePeriodSeconds)
 	}
-	if n := len(r.GetAnnotations()); n > maxEvictAnnotations {
-		return fmt.Errorf("annotations has %d entries: give at most %d", n, maxEvictAnnotations)
+	if n := len(r.GetAnnotations()); n > podsyncv1.MaxEvictAnnotations {
+		return fmt.Errorf("annotations has %d entries: give at most %d", n, podsyncv1.MaxEvictAnnotations)
 	}
 	for key, value := range r.GetAnnotations() {
-		if len(key)+len(value) > maxEvictAnnotation {
+		if len(key)+len(value) > podsyncv1.MaxEvictAnnotation {
 			return fmt.Errorf("annotations[%.64q] has %d bytes: give at most %d", key, len(key)+len(value),
-				maxEvictAnnotation)
+				podsyncv1.MaxEvictAnnotation)
 		}
 	}
 	return nil

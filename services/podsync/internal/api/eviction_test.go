@@ -40,8 +40,8 @@ func TestAnEvictionsOutcomeHasItsCode(t *testing.T) {
 	for err, want := range map[error]codes.Code{
 		nil: codes.OK, fmt.Errorf("evict: %w", pod.ErrUnknown): codes.NotFound,
 		eviction.ErrCritical: codes.FailedPrecondition, eviction.ErrWithinLimit: codes.FailedPrecondition,
-		context.DeadlineExceeded: codes.DeadlineExceeded,
-		errors.New("broken"):     codes.Internal,
+		context.Canceled:     codes.DeadlineExceeded,
+		errors.New("broken"): codes.Internal,
 	} {
 		e := &evictor{err: err}
 		_, got := (&server{evictor: e}).Evict(t.Context(),
@@ -59,6 +59,27 @@ func TestAnEvictionsOutcomeHasItsCode(t *testing.T) {
 	}
 }
 
+// TestAnEvictionThatTakesLong is answered, and one that its caller gives up is not.
+func TestAnEvictionThatTakesLong(t *testing.T) {
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, c := range map[string]struct {
+		ctx      context.Context //nolint:containedctx // a table
+		err      error
+		code     codes.Code
+		stopping bool
+	}{
+		"stopped":        {t.Context(), nil, codes.OK, false},
+		"stopping":       {t.Context(), fmt.Errorf("evict: %w", context.DeadlineExceeded), codes.OK, true},
+		"it is given up": {gone, context.DeadlineExceeded, codes.DeadlineExceeded, false},
+	} {
+		got, err := (&server{evictor: &evictor{err: c.err}}).Evict(c.ctx, &podsyncv1.EvictRequest{PodUid: "u", Message: "m"})
+		if status.Code(err) != c.code || got.GetStopping() != c.stopping {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
+}
+
 func TestAnEvictionIsBounded(t *testing.T) {
 	many := map[string]string{}
 	for i := range 17 {
@@ -67,7 +88,7 @@ func TestAnEvictionIsBounded(t *testing.T) {
 	for want, r := range map[string]*podsyncv1.EvictRequest{
 		"pod_uid":       {PodUid: "../u", Message: "low"},
 		"message has 0": {PodUid: "u"},
-		"message has 8": {PodUid: "u", Message: strings.Repeat("x", maxEvictMessage+1)},
+		"message has 8": {PodUid: "u", Message: strings.Repeat("x", podsyncv1.MaxEvictMessage+1)},
 		"grace_period":  {PodUid: "u", Message: "low", GracePeriodSeconds: 1 << 40},
 		"17 entries":    {PodUid: "u", Message: "low", Annotations: many},
 		"annotations[":  {PodUid: "u", Message: "low", Annotations: map[string]string{"a": strings.Repeat("x", 5000)}},
