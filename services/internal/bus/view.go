@@ -12,6 +12,7 @@ import (
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/signal"
 )
 
 // View is what a service knows of another's bucket. Its methods may be called from any goroutine.
@@ -47,7 +48,7 @@ func WatchDecoded[M any](c *Client, bucket, keys string, decode func(key string,
 		panic(fmt.Sprintf("watch of %s/%s: the contract has no such keys", bucket, keys)) // a bug that every start shows
 	}
 	s.contract = contract
-	w := &watch{c: c, bucket: bucket, keys: keys, view: s, audit: c.opts.AuditPeriod, slow: make(chan struct{}, 1)}
+	w := &watch{c: c, bucket: bucket, keys: keys, view: s, audit: c.opts.AuditPeriod, slow: signal.New()}
 	s.w = w
 	c.mu.Lock()
 	c.watches[w] = struct{}{}

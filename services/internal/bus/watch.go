@@ -13,6 +13,7 @@ import (
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/signal"
 )
 
 const (
@@ -51,16 +52,13 @@ type watch struct {
 	keys   string
 	view   *store
 	audit  time.Duration // Options.AuditPeriod
-	slow   chan struct{}
+	slow   signal.Signal
 	subs   []*nats.Subscription // under c.mu
 }
 
 func (w *watch) overrun(sub *nats.Subscription) {
 	if slices.Contains(w.subs, sub) {
-		select {
-		case w.slow <- struct{}{}:
-		default:
-		}
+		w.slow.Set()
 	}
 }
 
@@ -153,10 +151,7 @@ func (w *watch) run(ctx context.Context) error {
 
 // follow watches through one session. It returns whether the view was in sync, and why it ended.
 func (w *watch) follow(ctx context.Context, s *session) (synced bool, err error) {
-	select {
-	case <-w.slow:
-	default:
-	}
+	w.slow.Clear()
 	live := make(chan *nats.Msg, w.buffer())
 	unsubscribe, err := w.subscribe(s.nc, live)
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/signal"
 )
 
 const (
@@ -49,7 +50,7 @@ type Writer struct {
 	marked    int64 // epoch whose mark the bus has acknowledged
 	epoch     int64
 	rev       uint64
-	wake      chan struct{}
+	wake      signal.Signal
 }
 
 // ownedKey is one key as its writer wants it.
@@ -77,7 +78,7 @@ func (c *Client) Own(bucket string) *Writer {
 	}
 	w = &Writer{
 		c: c, bucket: bucket, mark: subject.EpochKey(c.opts.Role, c.opts.Replica),
-		keys: map[string]*ownedKey{}, unwritten: map[string]struct{}{}, wake: make(chan struct{}, 1),
+		keys: map[string]*ownedKey{}, unwritten: map[string]struct{}{}, wake: signal.New(),
 	}
 	if contract, ok := subject.BucketNamed(bucket); ok {
 		w.maxEntry = int(contract.MaxEntry)
@@ -140,7 +141,7 @@ func (w *Writer) Release(key string) {
 	}
 	delete(w.keys, key)
 	delete(w.unwritten, key)
-	w.wakeUp()
+	w.wake.Set()
 }
 
 func (w *Writer) remove(key string) {
@@ -171,7 +172,7 @@ func (w *Writer) Complete() {
 			w.unwritten[key] = struct{}{}
 		}
 	}
-	w.wakeUp()
+	w.wake.Set()
 }
 
 // Pending is the number of keys whose newest value the bus has not acknowledged.
@@ -205,14 +206,7 @@ func (w *Writer) enqueue(key string, c *ownedKey) {
 		c.queued = true
 		w.queue = append(w.queue, key)
 	}
-	w.wakeUp()
-}
-
-func (w *Writer) wakeUp() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
+	w.wake.Set()
 }
 
 func (w *Writer) deny(key string) {
@@ -227,7 +221,7 @@ func (w *Writer) deny(key string) {
 	if c.sending != nil {
 		c.sending()
 	}
-	w.wakeUp()
+	w.wake.Set()
 }
 
 func (w *Writer) run(ctx context.Context) error {

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/microlet/microlet/services/internal/signal"
 )
 
 const (
@@ -55,7 +57,7 @@ type Measurer struct {
 	config  Config
 	metrics *Metrics
 	// tracked has one token when Track has changed what is wanted.
-	tracked chan struct{}
+	tracked signal.Signal
 	events  chan event
 	// stopped is closed when nobody reads events any more.
 	stopped chan struct{}
@@ -94,7 +96,7 @@ func New(c Config) *Measurer {
 	m := &Measurer{
 		config:       c,
 		metrics:      &c.Metrics,
-		tracked:      make(chan struct{}, 1),
+		tracked:      signal.New(),
 		events:       make(chan event),
 		stopped:      make(chan struct{}),
 		measurements: map[Dir]Measurement{},
@@ -123,10 +125,7 @@ func (m *Measurer) Track(dirs []Dir) error {
 		}
 	}
 	m.mu.Unlock()
-	select {
-	case m.tracked <- struct{}{}:
-	default:
-	}
+	m.tracked.Set()
 	return errors.Join(errs...)
 }
 

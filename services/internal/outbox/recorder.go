@@ -24,6 +24,7 @@ import (
 	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/pause"
+	"github.com/microlet/microlet/services/internal/signal"
 )
 
 const (
@@ -73,7 +74,7 @@ type Recorder struct {
 	spool  []entry
 	serial uint64
 	life   int64 // tells the ids of this life from those of the last
-	wake   chan struct{}
+	wake   signal.Signal
 }
 
 type entry struct {
@@ -109,7 +110,7 @@ func RecorderTo(s Storer, of role.Role, writer, nodeName string, log *slog.Logge
 			Help: "Kubernetes Events that this service dropped because too many waited for the bus, or because they " +
 				"were malformed.",
 		}),
-		life: time.Now().UnixNano(), wake: make(chan struct{}, 1),
+		life: time.Now().UnixNano(), wake: signal.New(),
 	}
 }
 
@@ -195,10 +196,7 @@ func (r *Recorder) record(object runtime.Object, annotations map[string]string, 
 		id: fmt.Sprintf("%s.%x.%d", r.writer, r.life, r.serial), event: recorded,
 		about: ref.Namespace + "/" + ref.Name + " " + reason,
 	})
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	r.wake.Set()
 }
 
 func (r *Recorder) malformed(err error, reason, message string) {

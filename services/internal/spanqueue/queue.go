@@ -17,6 +17,7 @@ import (
 
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/pause"
+	"github.com/microlet/microlet/services/internal/signal"
 )
 
 const (
@@ -62,13 +63,13 @@ type Queue[T any] struct {
 	spans  []T
 	flight int  // spans of the batch that is under way
 	lossy  bool // something was dropped since the last batch arrived
-	wake   chan struct{}
+	wake   signal.Signal
 }
 
 // New returns a queue, which sends once Run runs.
 func New[T any](o Options[T]) (*Queue[T], error) {
 	q := &Queue[T]{
-		o: o, wake: make(chan struct{}, 1),
+		o: o, wake: signal.New(),
 		sent: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "microlet_trace_spans_sent_total",
 			Help: "Spans of traces that the collector has taken.",
@@ -95,10 +96,7 @@ func (q *Queue[T]) Add(span T) bool {
 	}
 	q.spans = append(q.spans, span)
 	q.mu.Unlock()
-	select {
-	case q.wake <- struct{}{}:
-	default:
-	}
+	q.wake.Set()
 	return true
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/pause"
+	"github.com/microlet/microlet/services/internal/signal"
 	"github.com/microlet/microlet/services/internal/tracing"
 )
 
@@ -103,7 +104,7 @@ type Delivery struct {
 
 	work sync.WaitGroup // of Run
 	room chan struct{}  // held Events
-	wake chan struct{}  // tells keepHeld that there are some
+	wake signal.Signal  // tells keepHeld that there are some
 	done *lru.Cache     // names of Events that are done with
 
 	mu       sync.Mutex
@@ -143,7 +144,7 @@ func newDelivery(from source, sink Sink, o Options) (*Delivery, error) {
 		correlator: record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{}),
 		limit:      flowcontrol.NewFakeAlwaysRateLimiter(),
 		calls:      make(chan struct{}, maxCalls), reach: newReach(), answered: o.Answered, tracer: o.Tracer,
-		room: make(chan struct{}, subject.OutboxMaxPending), wake: make(chan struct{}, 1), done: lru.New(rememberDone),
+		room: make(chan struct{}, subject.OutboxMaxPending), wake: signal.New(), done: lru.New(rememberDone),
 		held: map[string]*item{}, lanes: map[corev1.ObjectReference]*lane{}, refused: map[*series]bool{},
 		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "microlet_outbox_delivered_events_total",
@@ -244,10 +245,7 @@ func (d *Delivery) accept(ctx context.Context, m message) {
 		it = &item{name: name, event: event, message: m, recordedIn: tracing.ParseParent(wrapped.Traceparent)}
 		d.held[name] = it
 		d.enqueue(ctx, it)
-		select {
-		case d.wake <- struct{}{}:
-		default:
-		}
+		d.wake.Set()
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/signal"
 )
 
 // abortWait is how long an aborted process has to write its goroutine dump before it is killed.
@@ -49,8 +50,8 @@ type keeper struct {
 	stopping   chan struct{}  // closed to stop
 	kill       chan struct{}  // closed when the stop's time is over
 	done       chan struct{}  // closed when run has returned
-	again      chan struct{}  // holds one when the process shall be restarted
-	freed      chan struct{}  // holds one when a process that was stuck has ended
+	again      signal.Signal  // holds one when the process shall be restarted
+	freed      signal.Signal  // holds one when a process that was stuck has ended
 	watches    sync.WaitGroup // over the processes that are stuck
 
 	mu      sync.Mutex
@@ -68,8 +69,8 @@ func newKeeper(s Spec, o *Options, l launcher, m *metrics) *keeper {
 		stopping:   make(chan struct{}),
 		kill:       make(chan struct{}),
 		done:       make(chan struct{}),
-		again:      make(chan struct{}, 1),
-		freed:      make(chan struct{}, 1),
+		again:      signal.New(),
+		freed:      signal.New(),
 		account:    Process{Name: s.Name, Args: s.Args},
 	}
 }

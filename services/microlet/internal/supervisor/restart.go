@@ -30,17 +30,11 @@ func (k *keeper) restart() error {
 		return fmt.Errorf("%s cannot start: it %s", p.Name, p.Status)
 	}
 	k.log.Info("restart was asked for")
-	select {
-	case k.again <- struct{}{}:
-	default: // it was asked for already
-	}
+	k.again.Set()
 	return nil
 }
 
 // forgetRestart forgets what was asked for before the start that is about to happen.
 func (k *keeper) forgetRestart() {
-	select {
-	case <-k.again:
-	default:
-	}
+	k.again.Clear()
 }

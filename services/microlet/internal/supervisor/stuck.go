@@ -137,10 +137,7 @@ func (k *keeper) leave(p process, waitsFor string) {
 				k.updateStuck(func(list []StuckProcess) []StuckProcess {
 					return deletePID(list, p.pid())
 				})
-				select {
-				case k.freed <- struct{}{}:
-				default: // it is logged already
-				}
+				k.freed.Set()
 				return
 			case <-t.C:
 				if waitsFor, is := p.stuck(); is {

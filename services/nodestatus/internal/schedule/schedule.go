@@ -10,6 +10,8 @@ import (
 	"math"
 	"sync"
 	"time"
+
+	"github.com/microlet/microlet/services/internal/signal"
 )
 
 // turn is how often the loop turns when nothing is due.
@@ -37,7 +39,7 @@ type state struct {
 // Loop runs jobs. Make it with New.
 type Loop struct {
 	turned func()
-	kicks  chan struct{}
+	kicks  signal.Signal
 
 	mu   sync.Mutex
 	jobs map[string]*state
@@ -45,7 +47,7 @@ type Loop struct {
 
 // New returns a loop without jobs. turned is called at each turn, at least once a second.
 func New(turned func()) *Loop {
-	return &Loop{turned: turned, kicks: make(chan struct{}, 1), jobs: map[string]*state{}}
+	return &Loop{turned: turned, kicks: signal.New(), jobs: map[string]*state{}}
 }
 
 // Add adds jobs, each due at once. It is called before Run. The loop exists before its jobs so that one of them can
@@ -78,14 +80,7 @@ func (l *Loop) Kick(name string) {
 		}
 	}
 	l.mu.Unlock()
-	l.wake()
-}
-
-func (l *Loop) wake() {
-	select {
-	case l.kicks <- struct{}{}:
-	default:
-	}
+	l.kicks.Set()
 }
 
 // Run runs the jobs until ctx ends, and returns when all of them have ended.
@@ -142,5 +137,5 @@ func (l *Loop) run(parent context.Context, s *state) {
 	}
 	s.kicked = false
 	l.mu.Unlock()
-	l.wake()
+	l.kicks.Set()
 }

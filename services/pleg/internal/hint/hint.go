@@ -22,6 +22,7 @@ import (
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/signal"
 	"github.com/microlet/microlet/services/pleg/internal/relist"
 )
 
@@ -62,8 +63,8 @@ type Hinter struct {
 	unproven  map[string]time.Time // pod UID → when it was published
 	wake      map[string]struct{}  // pod UIDs to send by gRPC
 	spoken    time.Time            // when the bus spoke last
-	queued    chan struct{}
-	wakeAgain chan struct{}
+	queued    signal.Signal
+	wakeAgain signal.Signal
 }
 
 var _ relist.Sink = (*Hinter)(nil)
@@ -78,7 +79,7 @@ func New(bus Publisher, podsync Waker, log *slog.Logger, metrics prometheus.Regi
 	return &Hinter{
 		bus: bus, podsync: podsync, log: log, sent: sent,
 		unproven: make(map[string]time.Time), wake: make(map[string]struct{}),
-		queued: make(chan struct{}, 1), wakeAgain: make(chan struct{}, 1),
+		queued: signal.New(), wakeAgain: signal.New(),
 	}
 }
 
@@ -92,7 +93,7 @@ func (h *Hinter) Hint(ev relist.Event) {
 	h.mu.Lock()
 	h.queue = append(h.queue, ev)
 	h.mu.Unlock()
-	signal(h.queued)
+	h.queued.Set()
 }
 
 // BusSpoke notes that a message came out of the bus.
@@ -139,7 +140,7 @@ func (h *Hinter) publish() {
 		if err != nil {
 			h.sent.WithLabelValues("bus", "error").Inc()
 			h.wake[ev.PodUID] = struct{}{}
-			signal(h.wakeAgain)
+			h.wakeAgain.Set()
 		} else {
 			h.sent.WithLabelValues("bus", "ok").Inc()
 			h.unproven[ev.PodUID] = time.Now()
@@ -157,7 +158,7 @@ func (h *Hinter) expireUnproven() {
 		if now.Sub(at) >= patience {
 			delete(h.unproven, uid)
 			h.wake[uid] = struct{}{}
-			signal(h.wakeAgain)
+			h.wakeAgain.Set()
 		}
 	}
 }
@@ -214,12 +215,5 @@ func eventType(t relist.EventType) plegv1.LifecycleEventType {
 		return plegv1.LifecycleEventType_LIFECYCLE_EVENT_TYPE_CONTAINER_CHANGED
 	default:
 		return plegv1.LifecycleEventType_LIFECYCLE_EVENT_TYPE_POD_SYNC
-	}
-}
-
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/signal"
 )
 
 // Figures of the event stream.
@@ -52,7 +53,7 @@ type stream struct {
 	messages   chan message
 	overflowed atomic.Bool // events were dropped since the loop looked last
 
-	tries chan struct{} // ends the pause before the next try
+	tries signal.Signal // ends the pause before the next try
 
 	mu     sync.Mutex
 	cancel context.CancelFunc // of the stream that is open
@@ -64,17 +65,12 @@ func newStream(s Streamer, log *slog.Logger, m *metrics) *stream {
 		log:      log,
 		metrics:  m,
 		messages: make(chan message, backlog),
-		tries:    make(chan struct{}, 1),
+		tries:    signal.New(),
 	}
 }
 
 // retry opens the stream at once if it waits to be opened again.
-func (s *stream) retry() {
-	select {
-	case s.tries <- struct{}{}:
-	default:
-	}
-}
+func (s *stream) retry() { s.tries.Set() }
 
 // restart closes the open stream; run opens the next one.
 func (s *stream) restart() {
@@ -88,10 +84,7 @@ func (s *stream) restart() {
 func (s *stream) run(ctx context.Context) {
 	backoff := firstBackoff
 	for ctx.Err() == nil {
-		select {
-		case <-s.tries: // from before this try
-		default:
-		}
+		s.tries.Clear() // it is from before this try
 		began := time.Now()
 		up, err := s.once(ctx)
 		if ctx.Err() != nil {

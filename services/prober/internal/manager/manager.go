@@ -17,6 +17,7 @@ import (
 	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/nodepods"
 	"github.com/microlet/microlet/services/internal/outbox"
+	"github.com/microlet/microlet/services/internal/signal"
 	"github.com/microlet/microlet/services/internal/tracing"
 	"github.com/microlet/microlet/services/prober/internal/worker"
 )
@@ -83,7 +84,7 @@ type Manager struct {
 
 	mu    sync.Mutex
 	dirty map[string]struct{}
-	wake  chan struct{}
+	wake  signal.Signal
 
 	// What follows belongs to Run's goroutine.
 	pods    map[string]*pod
@@ -94,7 +95,7 @@ type Manager struct {
 
 // New returns a manager over the buckets; Changed is to be called for each pod that changes in them.
 func New(o Options, b Buckets) *Manager {
-	return &Manager{o: o, b: b, dirty: map[string]struct{}{}, wake: make(chan struct{}, 1), pods: map[string]*pod{}}
+	return &Manager{o: o, b: b, dirty: map[string]struct{}{}, wake: signal.New(), pods: map[string]*pod{}}
 }
 
 // Watch returns a manager over a bus's buckets.
@@ -124,10 +125,7 @@ func (m *Manager) Changed(uid string) {
 	m.mu.Lock()
 	m.dirty[uid] = struct{}{}
 	m.mu.Unlock()
-	select {
-	case m.wake <- struct{}{}:
-	default:
-	}
+	m.wake.Set()
 }
 
 func (m *Manager) take() map[string]struct{} {

@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/signal"
 	"github.com/microlet/microlet/services/internal/tracing"
 	"github.com/microlet/microlet/services/prober/internal/probe"
 )
@@ -82,7 +83,7 @@ type Options struct {
 // Worker probes one container for one purpose.
 type Worker struct {
 	o       Options
-	changed chan struct{}
+	changed signal.Signal
 
 	mu        sync.Mutex
 	container *ProbedContainer
@@ -101,7 +102,7 @@ type Worker struct {
 
 // New returns a worker that goes by f; Run runs it.
 func New(o Options, f *ProbedContainer) *Worker {
-	return &Worker{o: o, changed: make(chan struct{}, 1), container: f, record: o.Resume}
+	return &Worker{o: o, changed: signal.New(), container: f, record: o.Resume}
 }
 
 // Update replaces the container.
@@ -109,10 +110,7 @@ func (w *Worker) Update(f *ProbedContainer) {
 	w.mu.Lock()
 	w.container = f
 	w.mu.Unlock()
-	select {
-	case w.changed <- struct{}{}:
-	default:
-	}
+	w.changed.Set()
 }
 
 // current returns the newest state of the container.

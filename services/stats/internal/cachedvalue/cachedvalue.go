@@ -12,6 +12,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/microlet/microlet/services/internal/signal"
 )
 
 // turn is the period of the loop, far below the watchdog's patience.
@@ -50,7 +52,7 @@ type Answer[T any] struct {
 // Value is a shared value. It is safe for concurrent use.
 type Value[T any] struct {
 	o      Options[T]
-	wakeup chan struct{}
+	wakeup signal.Signal
 
 	mu     sync.Mutex
 	last   *Answer[T] // nil before the first
@@ -68,7 +70,7 @@ func New[T any](o Options[T]) *Value[T] {
 	if o.Turned == nil {
 		o.Turned = func() {}
 	}
-	return &Value[T]{o: o, wakeup: make(chan struct{}, 1)}
+	return &Value[T]{o: o, wakeup: signal.New()}
 }
 
 // Run reads values as they are asked for until ctx ends. It waits a bounded time for a read that hangs.
@@ -124,14 +126,7 @@ func (v *Value[T]) read(ctx context.Context, end chan struct{}) {
 	v.mu.Unlock()
 	v.o.OnRead(answer, err)
 	close(end)
-	v.wake() // somebody may want the next
-}
-
-func (v *Value[T]) wake() {
-	select {
-	case v.wakeup <- struct{}{}:
-	default:
-	}
+	v.wakeup.Set() // somebody may want the next
 }
 
 // settle waits for the read that is under way, whose context has ended.
@@ -158,7 +153,7 @@ func (v *Value[T]) Get(ctx context.Context, age time.Duration) (Answer[T], error
 	if fresh != nil {
 		return *fresh, nil
 	}
-	v.wake()
+	v.wakeup.Set()
 	t := time.NewTimer(v.o.Patience)
 	defer t.Stop()
 	select {
