@@ -6,7 +6,6 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
-	"github.com/microlet/microlet/services/internal/mountid"
 	"github.com/microlet/microlet/services/internal/samemount"
 )
 
@@ -22,7 +21,7 @@ func mountedDevice(path string) (uint64, error) {
 		return 0, err
 	}
 	defer func() { _ = unix.Close(fd) }()
-	id, err := mountid.Of(fd)
+	id, err := samemount.MountID(fd)
 	if err != nil {
 		return 0, err
 	}

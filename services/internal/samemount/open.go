@@ -9,8 +9,6 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/microlet/microlet/services/internal/mountid"
 )
 
 const (
@@ -71,10 +69,10 @@ func openComparing(parent int, name string, flags int) (fd int, err error) {
 	if err != nil {
 		return -1, err
 	}
-	outer, err := mountid.Of(parent)
+	outer, err := MountID(parent)
 	if err == nil {
 		var inner int
-		if inner, err = mountid.Of(fd); err == nil && inner != outer {
+		if inner, err = MountID(fd); err == nil && inner != outer {
 			err = unix.EXDEV
 		}
 	}

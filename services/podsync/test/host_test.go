@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 	mount "k8s.io/mount-utils"
 
-	"github.com/microlet/microlet/services/internal/mountid"
+	"github.com/microlet/microlet/services/internal/samemount"
 )
 
 // TestIPTablesChains: podsync keeps the kubelet's chains unless makeIPTablesUtilChains is false.
@@ -55,7 +55,7 @@ func TestRootDirIsShared(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		id, err := mountid.Of(int(dir.Fd()))
+		id, err := samemount.MountID(int(dir.Fd()))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -23,7 +23,6 @@ import (
 	retentionv1 "github.com/microlet/microlet/proto/microlet/imageretentionplugin/v1"
 	"github.com/microlet/microlet/services/imagegc/plugin"
 	"github.com/microlet/microlet/services/internal/logkey"
-	"github.com/microlet/microlet/services/internal/pluginfile"
 	"github.com/microlet/microlet/services/internal/pluginprocess"
 )
 
@@ -98,7 +97,7 @@ func (p *Plugin) ask(ctx context.Context, images []*retentionv1.KeepRequest_Imag
 	if p.process != nil && p.process.Lingers() {
 		return nil, pluginprocess.ErrLingers
 	}
-	if err := pluginfile.Check(p.path); err != nil {
+	if err := pluginprocess.CheckFile(p.path); err != nil {
 		return nil, err
 	}
 	process := pluginprocess.New(p.path)

@@ -26,7 +26,6 @@ import (
 
 	probepluginv1 "github.com/microlet/microlet/proto/microlet/probeplugin/v1"
 	"github.com/microlet/microlet/services/internal/logkey"
-	"github.com/microlet/microlet/services/internal/pluginfile"
 	"github.com/microlet/microlet/services/internal/pluginprocess"
 	"github.com/microlet/microlet/services/prober/internal/probe"
 	"github.com/microlet/microlet/services/prober/plugin"
@@ -121,9 +120,9 @@ func (h *Host) find(plugin string) (string, error) {
 		return "", fmt.Errorf("probe plugin %q: a plugin's name is of lower case letters, digits and dashes", plugin)
 	}
 	path := filepath.Join(h.dir, plugin)
-	err := pluginfile.Check(path)
+	err := pluginprocess.CheckFile(path)
 	switch {
-	case errors.Is(err, pluginfile.ErrAbsent):
+	case errors.Is(err, pluginprocess.ErrAbsent):
 		return "", fmt.Errorf("probe plugin %q is not installed on this node", plugin)
 	case err != nil:
 		return "", fmt.Errorf("probe plugin %q: %w", plugin, err)

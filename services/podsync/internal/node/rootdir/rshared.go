@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 	mount "k8s.io/mount-utils"
 
-	"github.com/microlet/microlet/services/internal/mountid"
+	"github.com/microlet/microlet/services/internal/samemount"
 	"github.com/microlet/microlet/services/podsync/internal/mounter/mountlist"
 )
 
@@ -37,7 +37,7 @@ func MakeRShared(dir string) error {
 	if err != nil {
 		return fmt.Errorf("list mounts: %w", err)
 	}
-	id, err := mountid.Of(int(folder.Fd()))
+	id, err := samemount.MountID(int(folder.Fd()))
 	if err != nil {
 		return err
 	}

@@ -1,8 +1,4 @@
-// Package mountid returns the ID of the mount that an open file is on.
-//
-// The kernel's list of mounts has the same number first in each line (proc_pid_mountinfo(5)). A lookup by path could
-// give another mount by the time it is used.
-package mountid
+package samemount
 
 import (
 	"fmt"
@@ -11,8 +7,9 @@ import (
 	"strings"
 )
 
-// Of returns the id of the mount that the file descriptor was opened on.
-func Of(fd int) (int, error) {
+// MountID returns the ID of the mount that a file descriptor was opened on. The kernel's list of mounts has the same
+// number first in each line (proc_pid_mountinfo(5)). A lookup by path could give another mount by the time it is used.
+func MountID(fd int) (int, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
 	if err != nil {
 		return 0, err

@@ -1,4 +1,4 @@
-package pluginfile
+package pluginprocess
 
 import (
 	"errors"
@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestCheck(t *testing.T) {
+func TestCheckFile(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Fatal("run the tests as root: they give files away")
 	}
@@ -31,7 +31,7 @@ func TestCheck(t *testing.T) {
 		"below no folder":     {os.ModeIrregular, 0, "not a directory"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := Check(place(t, test.mode, test.owner))
+			err := CheckFile(place(t, test.mode, test.owner))
 			if test.want == "" && err != nil || test.want != "" &&
 				(err == nil || !strings.Contains(err.Error(), test.want)) {
 				t.Errorf("%v, want %q", err, test.want)

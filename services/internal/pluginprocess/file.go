@@ -1,8 +1,4 @@
-// Package pluginfile says which files are plugins that the owner of the node installed.
-//
-// A plugin runs with the user of the service that starts it. So its file must be one that only root could have put
-// there: else whoever may write it has what that service has.
-package pluginfile
+package pluginprocess
 
 import (
 	"errors"
@@ -11,11 +7,13 @@ import (
 	"syscall"
 )
 
-// ErrAbsent says that there is no such file.
+// ErrAbsent says that there is no file of a plugin.
 var ErrAbsent = errors.New("it is not installed on this node")
 
-// Check reports why the file at a path must not be run; nil if it may.
-func Check(path string) error {
+// CheckFile reports why the file at a path must not be run; nil if it may. A plugin runs with the user of the service
+// that starts it. So its file must be one that only root could have put there: else whoever may write it has what that
+// service has.
+func CheckFile(path string) error {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return ErrAbsent
