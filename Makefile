@@ -18,10 +18,11 @@ STAGE := scripts/stage
 GO := go
 export GOFLAGS := -buildvcs=false
 
-# Packages of every module of the workspace.
-PACKAGES = $(foreach m,$(MODULES),./$(m)/...)
 # The end-to-end scenarios need the rig and run by themselves.
-UNIT = $(foreach m,$(filter-out compose/e2e,$(MODULES)),./$(m)/...) ./compose/e2e/internal/...
+UNIT := ./proto/... ./services/... ./compose/rig/... ./compose/e2e/internal/...
+
+# The module of the project's own tools. It is not in the workspace, so that it changes no version there.
+OWN_TOOLS := compose/tools
 
 # The scenarios. Each package of them starts a rig of its own, when one of its scenarios runs: one after the other.
 SCENARIOS := ./compose/e2e/scenarios
@@ -71,17 +72,8 @@ test: ## unit tests, each service alone, and the short end-to-end scenarios, som
 	@# The kernel takes a quarter of an hour of a core, once a version.
 	@$(STAGE) 'rig programs, kernel and disk' $(RIG) build --with kubelet,machine
 	@$(STAGE) 'unit and service tests' scripts/unit $(UNIT)
-	@$(STAGE) 'mutation tool' env GOWORK=off $(GO) -C compose/tools/mutation test -race .
-	@# It reads files of other modules, which the cache of results does not know.
-	@$(STAGE) 'metrics tool' env GOWORK=off $(GO) -C compose/tools/metricsdoc test -count=1 -race .
-	@$(STAGE) 'link checker' env GOWORK=off $(GO) -C compose/tools/links test -race .
-	@$(STAGE) 'screens tool' env GOWORK=off $(GO) -C compose/tools/screens test .
-	@$(STAGE) 'dashboard tool' env GOWORK=off $(GO) -C compose/tools/dashboard test -race .
-	@$(STAGE) 'trace tools' env GOWORK=off $(GO) -C compose/tools/traces test ./...
-	@$(STAGE) 'CSI driver' env GOWORK=off $(GO) -C compose/tools/csidriver test -race ./...
-	@$(STAGE) 'release tool' env GOWORK=off $(GO) -C compose/tools/release test -race .
-	@$(STAGE) 'images tool' env GOWORK=off $(GO) -C compose/tools/images test -race .
-	@$(STAGE) 'packages tool' env GOWORK=off $(GO) -C compose/tools/packages test -race .
+	@# They read files of other modules, which the cache of results does not know.
+	@$(STAGE) 'tools' env GOWORK=off $(GO) -C $(OWN_TOOLS) test -count=1 -race ./...
 	@$(STAGE) 'twins of functions' $(MAKE) --no-print-directory twins
 	@$(STAGE) 'short end to end' $(E2E) -timeout 20m $(SCENARIOS)/...
 	@$(STAGE) 'shortest on a machine' $(E2E) -timeout 10m -tags machine -run '$(SHORTEST_ON_MACHINE)' $(SCENARIOS)/machine
@@ -91,8 +83,8 @@ SERVICE ?=
 
 .PHONY: test-service
 test-service: ## the tests of one service: SERVICE=pleg
-	@test -f 'services/$(SERVICE)/go.mod' || { echo 'say which service: make test-service SERVICE=pleg' >&2; exit 2; }
-	scripts/unit $(patsubst %,./%/...,$(filter services/$(SERVICE) services/$(SERVICE)/%,$(MODULES)))
+	@test -d 'services/$(or $(SERVICE),none)' || { echo 'say which service: make test-service SERVICE=pleg' >&2; exit 2; }
+	scripts/unit ./services/$(SERVICE)/...
 
 # How long the functions of the kubelet and ours are compared, from which seed, and what else the test is told: -only
 # PAIR for one of them, -input N for one input.
@@ -224,10 +216,10 @@ verify: ## format, generated code, what the contract breaks, module files, vet, 
 	@$(STAGE) 'tools' $(MAKE) --no-print-directory $(TOOLS)/buf $(TOOLS)/golangci-lint $(TOOLS)/deadcode
 	@$(STAGE) 'format' scripts/verify-format
 	@$(STAGE) 'generated code' scripts/verify-generated $(TOOLS)
-	@$(STAGE) 'metrics reference' env GOWORK=off $(GO) -C compose/tools/metricsdoc run . -check $(METRICS)
+	@$(STAGE) 'metrics reference' env GOWORK=off $(GO) -C $(OWN_TOOLS) run ./metricsdoc -check $(METRICS)
 	@$(STAGE) 'contract' scripts/verify-breaking $(TOOLS)
 	@$(STAGE) 'dependabot' scripts/verify-dependabot
-	@$(STAGE) 'modules' scripts/verify-modules $(MODULES)
+	@$(STAGE) 'modules' scripts/verify-modules $(MODULES) $(OWN_TOOLS)
 	@$(STAGE) 'vet' scripts/verify-vet $(MODULES)
 	@$(STAGE) 'lint' scripts/verify-lint $(TOOLS) $(MODULES)
 	@$(STAGE) 'dead code' scripts/verify-deadcode $(TOOLS)
@@ -276,14 +268,14 @@ install: build cli-files ## the programs, units, users, manual pages and complet
 uninstall: build cli-files ## remove what install installed: DESTDIR=
 	scripts/uninstall bin/microlet bin/share '$(DESTDIR)'
 
-$(TOOLS)/govulncheck: compose/tools/release/go.sum
+$(TOOLS)/govulncheck: $(OWN_TOOLS)/go.sum
 	mkdir -p $(TOOLS)
-	cd compose/tools/release && GOWORK=off GOBIN=$(TOOLS) $(GO) install tool
+	cd $(OWN_TOOLS) && GOWORK=off GOBIN=$(TOOLS) $(GO) install tool
 	touch $@
 
 .PHONY: vulncheck
 vulncheck: build $(TOOLS)/govulncheck ## known vulnerabilities in what microlet is built from; asks vuln.go.dev
-	$(TOOLS)/govulncheck $(foreach m,$(filter services/%,$(MODULES)),./$(m)/...)
+	$(TOOLS)/govulncheck ./services/...
 
 $(TOOLS)/promtool: compose/tools/prometheus/go.mod
 	@mkdir -p $(TOOLS)
@@ -295,7 +287,7 @@ $(TOOLS)/promtool: compose/tools/prometheus/go.mod
 monitoring-test: $(TOOLS)/promtool ## the alerts, with the real promtool, and the dashboard's page in a headless Chromium
 	@command -v chromium-headless-shell >/dev/null || \
 		apt-get install --yes --quiet --no-install-recommends chromium-headless-shell
-	GOWORK=off $(GO) -C compose/tools/dashboard test -count=1 -tags browser -run '^TestPageInABrowser$$' .
+	GOWORK=off $(GO) -C $(OWN_TOOLS) test -count=1 -tags browser -run '^TestPageInABrowser$$' ./dashboard
 	$(TOOLS)/promtool check rules deploy/monitoring/rules.yaml
 	$(TOOLS)/promtool test rules deploy/monitoring/rules-test.yaml
 
@@ -321,18 +313,18 @@ PAGES := ./services/internal/kubeletconfig ./services/podsync/internal/pod/field
 .PHONY: fix
 fix: generate ## write what verify compares: format, generated code, module files, pages that tests write
 	git ls-files -z '*.go' ':!*.pb.go' | xargs -0 gofmt -w
-	@for m in $(MODULES); do echo "go mod tidy: $$m"; GOWORK=off $(GO) -C $$m mod tidy || exit 1; done
+	@for m in $(MODULES) $(OWN_TOOLS); do echo "go mod tidy: $$m"; GOWORK=off $(GO) -C $$m mod tidy || exit 1; done
 	@for p in $(PAGES); do $(GO) test "$$p" -update || exit 1; done
 
 .PHONY: mutation
 mutation: ## how much the tests of the decision notice
-	cd compose/tools/mutation && GOWORK=off $(GO) build -o $(CURDIR)/bin/mutation .
-	bin/mutation -explained compose/tools/mutation/decide.explained services/podsync/internal/pod/decide
+	GOWORK=off $(GO) -C $(OWN_TOOLS) build -o $(CURDIR)/bin/mutation ./mutation
+	bin/mutation -explained compose/tools/mutation/decide.explained services/podsync/internal/decide
 
 .PHONY: generate
 generate: $(TOOLS)/buf ## regenerate the contract's code and the metrics reference
 	cd proto && PATH=$(TOOLS):$$PATH buf generate
-	GOWORK=off $(GO) -C compose/tools/metricsdoc run . $(METRICS)
+	GOWORK=off $(GO) -C $(OWN_TOOLS) run ./metricsdoc $(METRICS)
 
 .PHONY: clean-rig
 clean-rig: ## remove everything that rigs left on this machine, crashed ones too

@@ -8,7 +8,7 @@ import (
 )
 
 func TestStructure(t *testing.T) {
-	packages, err := List(t.Context(), top(t), modules(t)...)
+	packages, err := List(t.Context(), top(t), allPackages...)
 	if err != nil {
 		t.Fatal(err)
 	}

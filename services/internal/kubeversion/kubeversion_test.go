@@ -10,7 +10,7 @@ import (
 // The libraries of Kubernetes 1.x are numbered 0.x.
 func TestVersionIsWhatIsRequired(t *testing.T) {
 	for file, want := range map[string]string{
-		"../go.mod": "k8s.io/api v0." + strings.TrimPrefix(MajorMinor, "1.") + ".",
+		"../../go.mod": "k8s.io/api v0." + strings.TrimPrefix(MajorMinor, "1.") + ".",
 		"../../../compose/tools/kubeletfacts/go.mod": "k8s.io/kubernetes v" + Version + "\n",
 	} {
 		mod, err := os.ReadFile(file)

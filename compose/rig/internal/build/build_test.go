@@ -54,6 +54,17 @@ func TestEveryProgramIsPinned(t *testing.T) {
 	}
 }
 
+// TestSourcesAreThere: a pattern that names no file leaves a stale program in the cache.
+func TestSourcesAreThere(t *testing.T) {
+	for _, p := range Programs() {
+		for _, pattern := range p.Sources {
+			if found, err := filepath.Glob(filepath.Join(tools, p.Module, pattern)); err != nil || len(found) == 0 {
+				t.Errorf("%s: no source is %s, %v", p.Name, pattern, err)
+			}
+		}
+	}
+}
+
 // TestKubeadmIsOfTheControlPlanesVersion: it has a module of its own, and asks for images of its own version.
 func TestKubeadmIsOfTheControlPlanesVersion(t *testing.T) {
 	ours, err := Version(tools, Kubeadm)

@@ -13,7 +13,7 @@ import (
 // Program is one executable of the rig.
 type Program struct {
 	Name    string
-	Module  string // the folder below compose/tools (or compose/rig itself) that pins it
+	Module  string // the folder of the module that pins it, from compose/tools
 	Package string
 	// Test builds the package's tests into the executable, as go test -c does.
 	Test bool
@@ -54,8 +54,11 @@ const (
 var Groups = []string{GroupKubelet, GroupConformance, GroupNodeConformance, GroupPrometheus, GroupMetricsServer,
 	GroupMachine, GroupCompose, GroupCharts, GroupKubeadm, GroupCSI, GroupCSIMock, GroupTraces, GroupNFS}
 
-// rigModule stands for compose/rig: the rig's own helpers are built from there.
-const rigModule = "../rig"
+// Modules of the project's own programs.
+const (
+	toolsModule = "."  // compose/tools
+	rigModule   = ".." // compose, for the rig's own helpers
+)
 
 // Names that the rig starts or hands to another program.
 const (
@@ -155,12 +158,12 @@ func Programs() []Program {
 		plain(Crane, "registry", "github.com/google/go-containerregistry/cmd/crane"),
 		{
 			// It uses the standard library and this one package.
-			Name: AgentLoop, Module: rigModule, Package: "./cmd/rig-agent",
-			Sources: []string{"cmd/rig-agent/*.go", "internal/supervise/*.go"},
+			Name: AgentLoop, Module: rigModule, Package: "./rig/cmd/rig-agent",
+			Sources: []string{"rig/cmd/rig-agent/*.go", "rig/internal/supervise/*.go"},
 		},
 		{
-			Name: NodeHelper, Module: rigModule, Package: "./cmd/rig-node", Groups: []string{GroupCompose},
-			Sources: []string{"go.mod", "go.sum", "cmd/rig-node/*.go", "internal/*/*.go"},
+			Name: NodeHelper, Module: rigModule, Package: "./rig/cmd/rig-node", Groups: []string{GroupCompose},
+			Sources: []string{"go.mod", "go.sum", "rig/cmd/rig-node/*.go", "rig/internal/*/*.go"},
 		},
 		{
 			Name: Compose, Module: "compose", Package: "github.com/docker/compose/v2/cmd", Groups: []string{GroupCompose},
@@ -213,8 +216,8 @@ func Programs() []Program {
 			Tags: "remove_all_sd",
 		},
 		{
-			Name: Dashboard, Module: "dashboard", Package: ".", Groups: []string{GroupPrometheus},
-			Sources: []string{"go.mod", "go.sum", "*.go", "*.html"},
+			Name: Dashboard, Module: toolsModule, Package: "./dashboard", Groups: []string{GroupPrometheus},
+			Sources: []string{"go.mod", "go.sum", "dashboard/*.go", "dashboard/*.html"},
 		},
 		{
 			Name:    MetricsServer,
@@ -224,24 +227,24 @@ func Programs() []Program {
 			Stamp:   componentStamp,
 		},
 		{
-			Name: CSIDriver, Module: "csidriver", Package: ".", Groups: []string{GroupCSI, GroupCSIMock},
-			Sources: []string{"go.mod", "go.sum", "*.go", "proxy/*.go", "registration/*.go"},
+			Name: CSIDriver, Module: toolsModule, Package: "./csidriver", Groups: []string{GroupCSI, GroupCSIMock},
+			Sources: []string{"go.mod", "go.sum", "csidriver/*.go", "csidriver/proxy/*.go", "csidriver/registration/*.go"},
 		},
 		{
-			Name: CSIRegistrar, Module: "csidriver", Package: "./registrar", Groups: []string{GroupCSIMock},
-			Sources: []string{"go.mod", "go.sum", "registration/*.go", "registrar/*.go"},
+			Name: CSIRegistrar, Module: toolsModule, Package: "./csidriver/registrar", Groups: []string{GroupCSIMock},
+			Sources: []string{"go.mod", "go.sum", "csidriver/registration/*.go", "csidriver/registrar/*.go"},
 		},
 		{
-			Name: CSILivenessProbe, Module: "csidriver", Package: "./livenessprobe", Groups: []string{GroupCSIMock},
-			Sources: []string{"go.mod", "go.sum", "livenessprobe/*.go"},
+			Name: CSILivenessProbe, Module: toolsModule, Package: "./csidriver/livenessprobe", Groups: []string{GroupCSIMock},
+			Sources: []string{"go.mod", "go.sum", "csidriver/livenessprobe/*.go"},
 		},
 		{
 			Name: Collector, Module: "collector", Package: ".", Groups: []string{GroupTraces},
 			Sources: []string{"go.mod", "go.sum", "*.go"},
 		},
 		{
-			Name: TraceReceiver, Module: "traces", Package: "./receiver", Groups: []string{GroupTraces},
-			Sources: []string{"go.mod", "go.sum", "receiver/*.go", "span/*.go"},
+			Name: TraceReceiver, Module: toolsModule, Package: "./traces/receiver", Groups: []string{GroupTraces},
+			Sources: []string{"go.mod", "go.sum", "traces/receiver/*.go", "traces/span/*.go"},
 		},
 		controller(CSIAttacher, "github.com/kubernetes-csi/external-attacher/v4", GroupCSI, GroupCSIMock),
 		controller(CSIProvisioner, "github.com/kubernetes-csi/external-provisioner/v6", GroupCSI, GroupCSIMock),

@@ -1,5 +1,0 @@
-module github.com/microlet/microlet/compose/tools/links
-
-go 1.26.0
-
-require github.com/yuin/goldmark v1.8.7

@@ -1,3 +1,0 @@
-module github.com/microlet/microlet/compose/tools/metricsdoc
-
-go 1.26.0

@@ -1,3 +1,0 @@
-module github.com/microlet/microlet/compose/tools/mutation
-
-go 1.26.0
