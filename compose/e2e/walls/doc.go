@@ -1,6 +1,6 @@
 // Package walls checks the structure of the workspace.
 //
-// It reads the package comments and direct imports of all packages from "go list". It reports each import that breaks a
-// rule, with the reason for the rule, each package that imports too many others, and each package comment that names
-// two jobs. In the source it finds each place that opens a file before it looks what it is. It needs no rig.
+// It reads the imports of all packages, and what all programs contain, from "go list". It reports each import and each
+// program that breaks a rule, with the reason for the rule. In the source it finds each place that opens a file before
+// it looks what it is. It needs no rig.
 package walls

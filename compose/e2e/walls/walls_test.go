@@ -50,26 +50,41 @@ func TestWallsAreFoundBroken(t *testing.T) {
 		"services/pleg/internal/hint":    "k8s.io/cri-client/pkg",
 		"services/bus":                   "k8s.io/cri-client/pkg/logs",
 		"services/internal/run":          "k8s.io/client-go/kubernetes/typed/core/v1",
-		"services/nodestatus":            "github.com/google/cadvisor/manager",
 		"services/prober":                "github.com/pkg/errors",
 		"services/podsync/cmd/podsync":   "k8s.io/kubernetes/pkg/kubelet",
 		"services/microlet/cmd/microlet": "k8s.io/kubernetes/pkg/apis/core",
 		"services/pleg":                  module + "services/podsync",
-		"services/nodeapi":               "github.com/nats-io/nats-server/v2/server",
-		"services/podsync":               module + "services/internal/testing/fake",
 		"proto/subject":                  module + "services/internal/run",
 		"compose/rig":                    module + "services/bus",
 	}
-	overlay := struct{ Replace map[string]string }{map[string]string{}}
 	var patterns []string
+	for dir := range breaks {
+		patterns = append(patterns, "./"+dir)
+	}
+	packages := broken(t, breaks, patterns...)
+	found := Violations(packages)
 	for dir, imported := range breaks {
+		if !slices.ContainsFunc(found,
+			func(v string) bool { return strings.HasPrefix(v, module+dir+" imports "+imported+":") }) {
+			t.Errorf("%s imports %s, which is not found", dir, imported)
+		}
+	}
+	if len(found) != len(breaks) {
+		t.Errorf("found:\n%s", strings.Join(found, "\n"))
+	}
+}
+
+// broken lists packages as if each of these folders had a file more, with this import.
+func broken(t *testing.T, imports map[string]string, patterns ...string) []Package {
+	t.Helper()
+	overlay := struct{ Replace map[string]string }{map[string]string{}}
+	for dir, imported := range imports {
 		file := filepath.Join(t.TempDir(), "control.go")
-		if err := os.WriteFile(file, []byte("package "+packageName(t, filepath.Join(top(t), dir))+"\n\nimport _ \""+imported+
-			"\"\n"), 0o600); err != nil {
+		text := "package " + packageName(t, filepath.Join(top(t), dir)) + "\n\nimport _ \"" + imported + "\"\n"
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		overlay.Replace[filepath.Join(top(t), dir, "zz_control.go")] = file
-		patterns = append(patterns, "./"+dir)
 	}
 	text, err := json.Marshal(overlay)
 	if err != nil {
@@ -83,16 +98,7 @@ func TestWallsAreFoundBroken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := Violations(packages)
-	for dir, imported := range breaks {
-		if !slices.ContainsFunc(found,
-			func(v string) bool { return strings.HasPrefix(v, module+dir+" imports "+imported+":") }) {
-			t.Errorf("%s imports %s, which is not found", dir, imported)
-		}
-	}
-	if len(found) != len(breaks) {
-		t.Errorf("found:\n%s", strings.Join(found, "\n"))
-	}
+	return packages
 }
 
 // packageName is the package clause of a folder's first file.
