@@ -161,55 +161,26 @@ bench: build ## memory, CPU and start times beside the real kubelet's, in the sa
 	@$(RIG) build --with kubelet
 	MICROLET_BEFORE='$(BEFORE)' $(E2E) -timeout 120m -v -tags bench -run '$(if $(BEFORE),^TestBuilds$$,^TestBench)' ./compose/e2e/benches
 
-# Upstream's specs: of which suite (SUITE: e2e or node), which (FOCUS, LABELS), with whom (AGENT), how many at once, and
-# on a machine of the node's own (MACHINE=1), which is best given fewer at once.
-SUITE ?= e2e
-FOCUS ?=
-LABELS ?= NodeConformance && !Slow && !Serial && !Disruptive && !Flaky
+# Upstream's specs: which family of compose/conformance/families, and with whom. In place of the family's, FOCUS is a
+# regular expression over names, LABELS a filter of labels, and PROCS how many run at once. MACHINE=1 gives the node a
+# machine of its own.
+FAMILY ?= e2e
 AGENT ?= both
+FOCUS ?=
+PROCS ?=
 MACHINE ?=
-PROCS ?= $(if $(MACHINE),6,16)
-ON_NODE := $(if $(MACHINE),--machine)
+# LABELS may be empty, which selects all.
+CONFORMANCE = $(RIG) conformance --microlet bin/microlet --family '$(FAMILY)' --agent '$(AGENT)' \
+	$(if $(FOCUS),--focus '$(FOCUS)') $(if $(filter-out undefined,$(origin LABELS)),--labels '$(LABELS)') \
+	$(if $(PROCS),--procs '$(PROCS)') $(if $(MACHINE),--machine)
 
 .PHONY: conformance
-conformance: build ## upstream's end-to-end specs with the kubelet and microlet: SUITE= FOCUS= AGENT= PROCS= LABELS= MACHINE=
-	@$(RIG) conformance --microlet bin/microlet --suite '$(SUITE)' --agent '$(AGENT)' --focus '$(FOCUS)' --labels '$(LABELS)' --procs '$(PROCS)' $(ON_NODE)
-
-# The specs of volumes: of CSI drivers (the rig's by two names, and the suite's mock driver), and of all kinds that need
-# no server of their own. Those of local volumes need a machine: docs/conformance.md has the command.
-STORAGE_SPECS ?= External.Storage|sig-storage. (CSI|In-tree Volumes .Driver: (emptydir|hostPath|hostPathSymlink).|Volume|MutableCSI|PVC|PV.Prot|PersistentVolumes.CSI|StorageClasses|Subpath|EmptyDir|HostPath|Ephemeral)
-
-.PHONY: conformance-storage
-conformance-storage: build ## upstream's specs of volumes, with the rig's CSI driver: AGENT= STORAGE_SPECS=
-	@$(RIG) conformance --microlet bin/microlet --agent '$(AGENT)' --storage --focus '$(STORAGE_SPECS)' \
-		--labels 'Feature: isEmpty && !Slow && !Serial && !Disruptive && !Flaky' --procs 6 --output conformance-results/storage
-
-# The specs of the node suite about reservations, eviction and what is removed. They restart the agent with another
-# configuration and fill disk and memory, so they run one at a time, and on no machine that does other work: MACHINE=1
-# gives them one of their own.
-PRESSURE_SPECS ?= sig-node. (Node Container Manager|LocalStorage|InodeEviction|MemoryAllocatableEviction |PriorityMemoryEvictionOrdering |PriorityLocalStorageEvictionOrdering|PriorityPidEvictionOrdering|ImageGC|ImageGarbageCollect|GarbageCollect|OOMKiller)
-
-.PHONY: conformance-node
-conformance-node: build ## upstream's specs of reservations, eviction and garbage collection: AGENT= PRESSURE_SPECS= MACHINE=
-	@$(ONE_BY_ONE) --focus '$(PRESSURE_SPECS)' $(ON_NODE) --output conformance-results/node-pressure$(if $(MACHINE),-machine)
-
-ONE_BY_ONE = $(RIG) conformance --microlet bin/microlet --suite node --agent '$(AGENT)' --labels '' --procs 1 --again=false --timeout 3h
-
-# The specs of the node suite about a node's life: shutdown, certificates, configuration, restarts, labels. They need
-# systemd and D-Bus, and so a machine. Three kinds of them need an agent that was started in another way.
-LIFE_SPECS ?= sig-node. (GracefulNodeShutdown|KubletTLS|Kubelet Config |Restart |OSArchLabelReconciliation)
-LOCK := --agent-arg=--lock-file=/var/run/kubelet.lock --agent-arg=--exit-on-lock-contention
-
-.PHONY: conformance-life
-conformance-life: build ## upstream's specs of shutdown, certificates, drop-ins, restarts, lock, standalone, on a machine: AGENT= LIFE_SPECS=
-	@$(ONE_BY_ONE) --machine --focus '$(LIFE_SPECS)' --output conformance-results/node-life
-	@$(ONE_BY_ONE) --machine --focus 'sig-node. Lock contention' $(LOCK) --output conformance-results/node-lock
-	@$(ONE_BY_ONE) --machine --focus 'ReloadKubeletClientCAFileTest' --open --output conformance-results/node-open
-	@$(ONE_BY_ONE) --machine --focus 'Feature:StandaloneMode' --standalone --output conformance-results/node-standalone
+conformance: build ## upstream's specs with both agents: FAMILY= AGENT= FOCUS= MACHINE=
+	@$(CONFORMANCE)
 
 .PHONY: conformance-record
-conformance-record: build ## the same in full, and write the kubelet's list and docs/conformance.md
-	@$(RIG) conformance --microlet bin/microlet --suite '$(SUITE)' --agent '$(AGENT)' --procs '$(PROCS)' $(ON_NODE) --record
+conformance-record: build ## all of FAMILY=e2e or node, and write the kubelet's list and docs/conformance.md
+	@$(CONFORMANCE) --record
 
 .PHONY: verify
 verify: ## format, generated code, what the contract breaks, module files, vet, lint, dead code, links, structure

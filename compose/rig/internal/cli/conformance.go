@@ -18,13 +18,13 @@ import (
 
 // conformanceOptions are the flags of rig conformance.
 type conformanceOptions struct {
-	suite, agent, focus, labels, output string
-	microlet, name                      string
-	agentArgs                           []string
-	procs                               int
-	timeout                             time.Duration
-	again, record, machine, standalone  bool
-	open, storage                       bool
+	family, agent, focus, labels, output string
+	microlet, name                       string
+	procs                                int
+	timeout                              time.Duration
+	again, record, machine               bool
+	// given reports whether the command line has a flag.
+	given func(flag string) bool
 }
 
 func newConformance(out, progress io.Writer) *cobra.Command {
@@ -32,12 +32,14 @@ func newConformance(out, progress io.Writer) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "conformance",
 		Short: "Run upstream's end-to-end suites against the kubelet and microlet",
-		Long: `Run one of upstream's end-to-end suites against an instance with the real kubelet, one
+		Long: `Run a family of upstream's specs against an instance with the real kubelet, one
 with microlet, or one after the other, and compare the results with the list of
-specs that the kubelet is known to pass. The suite e2e looks at the cluster through
-its API server; node looks at the node from inside, and takes the places that a
-kubelet of this machine would have while it runs. With --machine the node has a
-machine of its own, with systemd and cgroup v2, and the suite of the node runs there.
+specs that the kubelet is known to pass. A family is a file of
+compose/conformance/families: a suite, which of its specs, and what these need. The
+suite e2e looks at the cluster through its API server; node looks at the node from
+inside, and takes the places that a kubelet of this machine would have while it runs.
+With --machine the node has a machine of its own, with systemd and cgroup v2, and the
+suite of the node runs there.
 
 The results go to a folder: for each agent junit.xml, report.json, output.log and
 the agent's log, and table.md with both agents side by side; what one agent
@@ -48,36 +50,32 @@ microlet does not pass a spec that the kubelet passed.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()
+			o.given = cmd.Flags().Changed
 			return runConformance(ctx, o, out, progress)
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&o.suite, "suite", conformance.E2E.Name, "e2e or node")
+	flags.StringVar(&o.family, "family", conformance.E2E.Name, "the family of specs; an unknown one lists all")
 	flags.StringVar(&o.agent, "agent", "both", "kubelet, microlet or both")
-	flags.StringVar(&o.focus, "focus", "", "only specs whose full name this regular expression matches")
-	flags.StringVar(&o.labels, "labels", conformance.DefaultLabels,
-		"only specs whose labels this filter of ginkgo matches")
-	flags.IntVar(&o.procs, "procs", 16, "specs that run in parallel")
-	flags.DurationVar(&o.timeout, "timeout", 90*time.Minute, "stop the suite of one agent after this time")
-	flags.StringVar(&o.output, "output", "",
-		"the folder of the results (default conformance-results/<suite>, or <suite>-machine)")
+	flags.StringVar(&o.focus, "focus", "",
+		"in place of the family's: only specs whose full name this regular expression matches")
+	flags.StringVar(&o.labels, "labels", "",
+		"in place of the family's: only specs whose labels this filter of ginkgo matches")
+	flags.IntVar(&o.procs, "procs", 0,
+		"specs that run in parallel (default the family's, 6 with a machine of the node's own, or 16)")
+	flags.DurationVar(&o.timeout, "timeout", 0,
+		"stop the suite of one agent after this time (default 1h30m, or 3h where specs run one by one)")
+	flags.StringVar(&o.output, "output", "conformance-results",
+		"the folder of the results, which are in <family> or <family>-machine below it")
 	flags.StringVar(&o.name, "name", "",
 		"the beginning of the instances' names, of at most 11 letters; another one lets two commands run side by side")
-	flags.StringArrayVar(&o.agentArgs, "agent-arg", nil,
-		"an argument to add to the agent's command line; may be repeated")
-	flags.BoolVar(&o.standalone, "standalone", false,
-		"the agent has no API server, for specs of the suite node that want it so; with --machine")
-	flags.BoolVar(&o.open, "open", false,
-		"everybody may use the agent's HTTPS API, for specs of the suite node that replace its client CA; with --machine")
-	flags.BoolVar(&o.storage, "storage", false,
-		"add the specs of a CSI driver (External Storage), with the rig's own, and the images of the suite's mock driver; "+
-			"for --suite e2e on this machine")
 	flags.BoolVar(&o.machine, "machine", false,
 		"give the node a machine of its own, with systemd and cgroup v2; its kernel is built once, for some 20 minutes")
 	flags.StringVar(&o.microlet, "microlet", "", "the microlet executable (default bin/microlet of the repository)")
-	flags.BoolVar(&o.again, "again", true, "run a second time, with less in parallel, what failed")
+	flags.BoolVar(&o.again, "again", true,
+		"run a second time, with less in parallel, what failed (default false where specs run one by one)")
 	flags.BoolVar(&o.record, "record", false,
-		"write the kubelet's list and the page docs/conformance.md from these results; only for the default selection")
+		"write the kubelet's list and the page docs/conformance.md from these results; for all of the family e2e or node")
 	return cmd
 }
 
@@ -92,49 +90,119 @@ func (o conformanceOptions) agents() ([]rig.Agent, error) {
 }
 
 func runConformance(ctx context.Context, o conformanceOptions, out, progress io.Writer) error {
-	suite, err := conformance.FindSuite(o.suite, o.machine)
-	if err != nil {
-		return err
-	}
 	agents, err := o.agents()
 	if err != nil {
 		return err
 	}
-	var focus *regexp.Regexp
-	if o.focus != "" {
-		if focus, err = regexp.Compile(o.focus); err != nil {
-			return fmt.Errorf("focus %q: %w", o.focus, err)
-		}
-	}
-	if (o.standalone || o.open) && suite != conformance.NodeOnMachine {
-		return errors.New("--standalone and --open are for --suite node --machine")
-	}
-	if o.storage && suite != conformance.E2E {
-		return errors.New("--storage is for --suite e2e, without --machine")
-	}
-	if o.name == "" {
-		o.name = suite.Instance
-	}
-	if o.procs < 1 {
-		return fmt.Errorf("procs %d: use 1 or more", o.procs)
-	}
-	if o.record && o.machine {
-		return errors.New("--record writes what the kubelet passes on this machine: leave out --machine")
-	}
-	if o.record && (focus != nil || o.labels != conformance.DefaultLabels) {
-		return errors.New("--record needs the default selection: leave out --focus and --labels")
-	}
-	if o.output == "" {
-		o.output = filepath.Join("conformance-results", suite.Name)
-	}
-	if o.output, err = filepath.Abs(o.output); err != nil {
-		return fmt.Errorf("folder of the results: %w", err)
-	}
-	files, err := conformance.Locate(suite)
+	families, err := conformance.FindFamilies(o.family)
 	if err != nil {
 		return err
 	}
-	c := comparison{o: o, suite: suite, focus: focus, files: files, out: out, progress: progress}
+	if o.given("focus") {
+		families = families[:1] // the others have specs of their own
+	}
+	comparisons := make([]comparison, len(families))
+	for i, f := range families {
+		if comparisons[i], err = o.compare(f); err != nil {
+			return fmt.Errorf("family %s: %w", f.Name, err)
+		}
+		comparisons[i].out, comparisons[i].progress = out, progress
+	}
+	var problems []error
+	for _, c := range comparisons {
+		if err := c.do(ctx, agents); err != nil {
+			problems = append(problems, fmt.Errorf("family %s: %w", c.family.Name, err))
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// compare prepares a family with what the command line says in place of it.
+func (o conformanceOptions) compare(f conformance.Family) (comparison, error) {
+	c := comparison{microlet: o.microlet, name: o.name, record: o.record, timeout: f.Timeout(), again: !f.OneByOne}
+	if o.given("focus") {
+		f.Focus = o.focus
+	}
+	if o.given("labels") {
+		f.Labels = o.labels
+	}
+	if o.given("again") {
+		c.again = o.again
+	}
+	if o.given("timeout") {
+		c.timeout = o.timeout
+	}
+	folder := f.Name
+	if o.machine && !f.Machine {
+		folder += "-machine"
+	}
+	if o.given("machine") {
+		f.Machine = o.machine
+	}
+	if c.procs = f.Parallel(); o.given("procs") {
+		c.procs = o.procs
+	}
+	c.family = f
+	var err error
+	if c.suite, err = f.FindSuite(); err != nil {
+		return c, err
+	}
+	if f.Focus != "" {
+		if c.focus, err = regexp.Compile(f.Focus); err != nil {
+			return c, fmt.Errorf("focus %q: %w", f.Focus, err)
+		}
+	}
+	if c.procs < 1 {
+		return c, fmt.Errorf("procs %d: use 1 or more", c.procs)
+	}
+	if err := c.checkRecord(); err != nil {
+		return c, err
+	}
+	if c.name == "" {
+		c.name = c.suite.Instance
+	}
+	if c.output, err = filepath.Abs(filepath.Join(o.output, folder)); err != nil {
+		return c, fmt.Errorf("folder of the results: %w", err)
+	}
+	c.files, err = conformance.Locate(c.suite)
+	return c, err
+}
+
+// checkRecord reports why what is recorded would not be what the lists and the page are of.
+func (c *comparison) checkRecord() error {
+	f := c.family
+	switch {
+	case !c.record:
+		return nil
+	case f.Name != f.Suite || f.Focus != "" || f.Labels != conformance.DefaultLabels:
+		return errors.New("--record needs all of the family e2e or node: leave out --focus and --labels")
+	case f.Machine:
+		return errors.New("--record writes what the kubelet passes on this machine: leave out --machine")
+	}
+	return nil
+}
+
+// comparison is one family with the kubelet and with microlet.
+type comparison struct {
+	family         conformance.Family
+	suite          conformance.Suite
+	focus          *regexp.Regexp
+	procs          int
+	timeout        time.Duration
+	again, record  bool
+	microlet, name string
+	output         string
+	files          conformance.Files
+	out, progress  io.Writer
+}
+
+func (c *comparison) dir(agent string) string { return filepath.Join(c.output, agent) }
+
+// do runs the family with each agent, and judges them.
+func (c *comparison) do(ctx context.Context, agents []rig.Agent) error {
 	for _, agent := range agents {
 		if err := c.run(ctx, agent); err != nil {
 			return err
@@ -143,27 +211,16 @@ func runConformance(ctx context.Context, o conformanceOptions, out, progress io.
 	return c.conclude(agents)
 }
 
-// comparison is one call of the command.
-type comparison struct {
-	o             conformanceOptions
-	suite         conformance.Suite
-	focus         *regexp.Regexp
-	files         conformance.Files
-	out, progress io.Writer
-}
-
-func (c *comparison) dir(agent string) string { return filepath.Join(c.o.output, agent) }
-
 // run runs the suite against a new instance with the agent.
 func (c *comparison) run(ctx context.Context, agent rig.Agent) (err error) {
 	with := []string{c.suite.Group}
-	if c.o.storage {
+	if c.family.Storage {
 		with = append(with, rig.GroupCSI, rig.GroupCSIMock)
 	}
 	i, err := rig.Up(ctx, rig.Options{
-		Name: c.o.name + "-" + string(agent), Agent: agent, Microlet: c.o.microlet, AgentArgs: c.o.agentArgs,
+		Name: c.name + "-" + string(agent), Agent: agent, Microlet: c.microlet, AgentArgs: c.family.AgentArgs,
 		With: with, DefaultPlaces: c.suite.OnNode, Machine: c.suite.OnMachine,
-		Standalone: c.o.standalone, Open: c.o.open, Out: c.progress,
+		Standalone: c.family.Standalone, Open: c.family.Open, Out: c.progress,
 	})
 	if err != nil {
 		return err
@@ -181,14 +238,14 @@ func (c *comparison) run(ctx context.Context, agent rig.Agent) (err error) {
 		Suite:    c.suite,
 		Known:    known,
 		Instance: i,
-		Labels:   c.o.labels,
+		Labels:   c.family.Labels,
 		Focus:    c.focus,
-		Procs:    c.o.procs,
-		Timeout:  c.o.timeout,
-		Alone:    c.o.standalone,
-		Storage:  c.o.storage,
+		Procs:    c.procs,
+		Timeout:  c.timeout,
+		Alone:    c.family.Standalone,
+		Storage:  c.family.Storage,
 		Dir:      c.dir(string(agent)),
-		Again:    c.o.again,
+		Again:    c.again,
 		Out:      c.progress,
 	}
 	results, err := run.Do(ctx)
@@ -217,12 +274,12 @@ func (c *comparison) conclude(ran []rig.Agent) error {
 		return err
 	}
 	table := conformance.Table(kubelet, microlet)
-	if err := os.WriteFile(filepath.Join(c.o.output, "table.md"), []byte(table), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(c.output, "table.md"), []byte(table), 0o644); err != nil {
 		return fmt.Errorf("write table: %w", err)
 	}
 	both := len(ran) == 2
-	if c.o.record {
-		if err := c.record(ran, kubelet, microlet); err != nil {
+	if c.record {
+		if err := c.writeLists(ran, kubelet, microlet); err != nil {
 			return err
 		}
 	}
@@ -239,7 +296,7 @@ func (c *comparison) conclude(ran []rig.Agent) error {
 				compare = kubelet
 			}
 		}
-		j := conformance.Judge(string(agent), *results, known, c.focus, c.o.labels, compare)
+		j := conformance.Judge(string(agent), *results, known, c.focus, c.family.Labels, compare)
 		complaints += len(j.Complaints)
 		_, _ = fmt.Fprintf(c.out,
 			"%s: %d passed (%d of them at the second try), %d failed, %d skipped; %d of %d specs of the kubelet's list passed\n",
@@ -249,15 +306,15 @@ func (c *comparison) conclude(ran []rig.Agent) error {
 		}
 	}
 	_, _ = fmt.Fprintf(c.out, "Both agents beside each other: %s\nJUnit, output and agents' logs: %s\n",
-		filepath.Join(c.o.output, "table.md"), c.o.output)
+		filepath.Join(c.output, "table.md"), c.output)
 	if complaints > 0 {
 		return fmt.Errorf("%d complaints, see above", complaints)
 	}
 	return nil
 }
 
-// record writes the committed files from the results of this call.
-func (c *comparison) record(ran []rig.Agent, kubelet, microlet *conformance.Results) error {
+// writeLists writes the committed files from the results of this call.
+func (c *comparison) writeLists(ran []rig.Agent, kubelet, microlet *conformance.Results) error {
 	for _, agent := range ran {
 		var err error
 		if agent == rig.AgentKubelet {

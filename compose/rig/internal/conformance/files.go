@@ -22,13 +22,21 @@ type Files struct {
 	version string // of the suite, as pinned
 }
 
-// Locate finds the suite's files in the repository around the working directory.
-func Locate(suite Suite) (Files, error) {
+// locateTools finds compose/tools in the repository around the working directory.
+func locateTools() (string, error) {
 	here, err := os.Getwd()
 	if err != nil {
-		return Files{}, fmt.Errorf("find the repository: %w", err)
+		return "", fmt.Errorf("find the repository: %w", err)
 	}
-	tools, err := build.Locate(here)
+	return build.Locate(here)
+}
+
+// dataFolder is compose/conformance, beside compose/tools.
+func dataFolder(tools string) string { return filepath.Join(filepath.Dir(tools), "conformance") }
+
+// Locate finds the suite's files in the repository around the working directory.
+func Locate(suite Suite) (Files, error) {
+	tools, err := locateTools()
 	if err != nil {
 		return Files{}, err
 	}
@@ -36,7 +44,7 @@ func Locate(suite Suite) (Files, error) {
 	if err != nil {
 		return Files{}, err
 	}
-	dir := filepath.Join(filepath.Dir(tools), "conformance")
+	dir := dataFolder(tools)
 	files := Files{
 		Suite:   suite,
 		Kubelet: filepath.Join(dir, suite.prefix+"kubelet.txt"),

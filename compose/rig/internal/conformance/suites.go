@@ -81,7 +81,7 @@ func (s Suite) recorder() string {
 	if s.Name == E2E.Name {
 		return "rig conformance --record"
 	}
-	return "rig conformance --suite " + s.Name + " --record"
+	return "rig conformance --family " + s.Name + " --record"
 }
 
 // described is the text that ginkgo compares with a focus.
