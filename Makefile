@@ -1,4 +1,4 @@
-# microlet: `make run` shows it, `make test` proves it. `make help` lists the rest.
+# microlet: `make run` shows it, `make test` proves it. `make help` lists what a change needs, `make help-all` the rest.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -31,9 +31,17 @@ E2E := $(GO) test -count=1 -p 1
 # The sets of build tags, besides the empty one. Each file is in one of them at least.
 export TAG_SETS := long machine long,machine bench compose upgrade
 
+# Behind a target, ## is a text for help and help-all, ### one for help-all alone, whose groups begin with ##@.
 .PHONY: help
-help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+help:
+	@awk -F ':[^#]*## ' '/^[a-z-]+:[^#]*## / { printf "%-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: help-all
+help-all: ## every target
+	@awk -F ':[^#]*##+ ' '/^##@ / { print "\n" substr($$0, 5) ":" } \
+		/^[a-z-]+:[^#]*##+ / { printf "  %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+##@ Build and run
 
 # grpcnotrace leaves pages of golang.org/x/net/trace out of gRPC that nothing serves. They are templates, and a program
 # that executes templates keeps every exported method of every type: a quarter more than microlet needs.
@@ -57,16 +65,23 @@ node-programs:
 STANDALONE ?=
 
 .PHONY: run
-run: ## a microlet node with a pod, then a control plane for it and a Deployment; Ctrl-C stops all: STANDALONE=1 for the node alone
+run: ## a node with a pod, then a cluster; STANDALONE=1: the node alone
 	@begun=$$(date +%s) && $(MAKE) --no-print-directory --jobs=2 build node-programs && \
 	$(RIG) run --agent microlet --microlet bin/microlet --demo --begun $$begun $(if $(STANDALONE),--standalone)
+
+.PHONY: clean-rig
+clean-rig: ## remove everything that rigs left, crashed ones too
+	$(GO) build -o bin/ ./compose/rig/cmd/rig
+	$(RIG) clean
+
+##@ Tests
 
 # What a node on a machine of its own shows within a minute: systemd starts, stops and restarts the agent, pods run in
 # its cgroups.
 SHORTEST_ON_MACHINE := ^(TestBasic|TestUnitRestart|TestUnitAccounts)$$
 
 .PHONY: test
-test: ## unit tests, each service alone, and the short end-to-end scenarios, some on a real machine
+test: ## unit tests, each service alone, short end-to-end scenarios
 	@$(STAGE) 'build' $(MAKE) --no-print-directory build
 	@# First, since it installs what tests need of the machine too, such as iptables.
 	@# The kernel takes a quarter of an hour of a core, once a version.
@@ -93,7 +108,7 @@ TWINS_SEED ?= 1
 TWINS_FLAGS ?=
 
 .PHONY: twins
-twins: ## our functions beside the kubelet's own, with the same random input: TWINS_TIME=1m TWINS_SEED=1 TWINS_FLAGS=
+twins: ### our functions beside the kubelet's own, with the same random input: TWINS_TIME=1m TWINS_SEED=1 TWINS_FLAGS=
 	scripts/twins $(CACHE) test -vet=off -count=1 -timeout 0 -v . -args -for $(TWINS_TIME) -seed $(TWINS_SEED) $(TWINS_FLAGS)
 
 # How long test-long compares them.
@@ -103,7 +118,7 @@ TWINS_LONG ?= 1h
 FUZZTIME ?= 1m
 
 .PHONY: fuzz
-fuzz: ## every fuzz target of the workspace for a while: FUZZTIME=1m
+fuzz: ## every fuzz target for a while: FUZZTIME=1m
 	@scripts/fuzz $(FUZZTIME)
 
 .PHONY: test-long
@@ -118,7 +133,7 @@ test-long: build monitoring-test ## the outages, kills and tables in full
 ISOLATION ?= ^(Test.*OfTheKubelet|TestDeletedWhilePodsyncIsDown|TestHandover|TestHungVolume|TestSingle|TestStats.*|TestVolumesHandover)$$
 
 .PHONY: test-single
-test-single: build ## every scenario that is not about isolation, with all services in one process
+test-single: build ### every scenario that is not about isolation, with all services in one process
 	@$(STAGE) 'rig programs' $(RIG) build --with kubelet,prometheus
 	@$(STAGE) 'single placement' env MICROLET_PLACEMENT=single $(E2E) -timeout 60m -v -tags long -skip '$(ISOLATION)' $(addprefix $(SCENARIOS)/,pods outages stats)
 
@@ -126,7 +141,7 @@ test-single: build ## every scenario that is not about isolation, with all servi
 ON_MACHINE ?= ^(TestKills|TestStops|TestHungProcessesComeBack|TestPrivileges|TestCrowd|TestChaos|TestContainerdRestart)$$
 
 .PHONY: test-machine
-test-machine: build ## the real machine: systemd, cgroup v2, reboots; without KVM it builds a kernel the first time, some 20 minutes of a core
+test-machine: build ## a node on a machine of its own: systemd, cgroup v2, reboots
 	@$(STAGE) 'rig programs, kernel and disk' $(RIG) build --with kubelet,machine,kubeadm,nfs
 	@$(STAGE) 'machine' $(GO) test -count=1 -timeout 20m -v -tags machine ./compose/rig/machine/...
 	@$(STAGE) 'a node on a machine' $(E2E) -timeout 80m -v -tags machine $(SCENARIOS)/machine
@@ -139,11 +154,11 @@ test-machine: build ## the real machine: systemd, cgroup v2, reboots; without KV
 WITH ?=
 
 .PHONY: images
-images: build ## load the images of compose/compose.yaml into Docker: WITH=kubelet,prometheus
+images: build ### load the images of compose/compose.yaml into Docker: WITH=kubelet,prometheus
 	$(RIG) images --with '$(WITH)' | docker load
 
 .PHONY: compose-test
-compose-test: build ## each service in a container of its own: kills, scale, what is left; it installs docker.io where there is no dockerd
+compose-test: build ### each service in a container of its own: kills, scale, what is left; it installs docker.io where there is no dockerd
 	@$(STAGE) 'rig programs' $(RIG) build --with compose,kubelet,prometheus
 	@$(STAGE) 'compose' $(E2E) -timeout 20m -v -tags compose $(SCENARIOS)/compose
 
@@ -152,12 +167,14 @@ compose-test: build ## each service in a container of its own: kills, scale, wha
 BEFORE ?=
 
 .PHONY: upgrade-test
-upgrade-test: build ## a node gets this build in place of BEFORE=, one process after the other, and goes back
+upgrade-test: build ### a node gets this build in place of BEFORE=, one process after the other, and goes back
 	@$(STAGE) 'rig programs' $(RIG) build --with csi
 	@MICROLET_BEFORE='$(BEFORE)' $(STAGE) 'upgrade' $(E2E) -timeout 30m -v -tags upgrade $(SCENARIOS)/upgrades
 
+##@ Beside the kubelet
+
 .PHONY: bench
-bench: build ## memory, CPU and start times beside the real kubelet's, in the same rig; beside another build's with BEFORE=
+bench: build ## memory, CPU, start times beside the kubelet's: BEFORE=
 	@$(RIG) build --with kubelet
 	MICROLET_BEFORE='$(BEFORE)' $(E2E) -timeout 120m -v -tags bench -run '$(if $(BEFORE),^TestBuilds$$,^TestBench)' ./compose/e2e/benches
 
@@ -179,11 +196,13 @@ conformance: build ## upstream's specs with both agents: FAMILY= AGENT= FOCUS= M
 	@$(CONFORMANCE)
 
 .PHONY: conformance-record
-conformance-record: build ## all of FAMILY=e2e or node, and write the kubelet's list and docs/conformance.md
+conformance-record: build ### all of FAMILY=e2e or node, and write the kubelet's list and docs/conformance.md
 	@$(CONFORMANCE) --record
 
+##@ Checks
+
 .PHONY: verify
-verify: ## format, generated code, what the contract breaks, module files, vet, lint, dead code, links, structure
+verify: ## format, generated code, contract, vet, lint, links, structure
 	@$(STAGE) 'tools' $(MAKE) --no-print-directory $(TOOLS)/buf $(TOOLS)/golangci-lint $(TOOLS)/deadcode
 	@$(STAGE) 'format' scripts/verify-format
 	@$(STAGE) 'generated code' scripts/verify-generated $(TOOLS)
@@ -199,30 +218,32 @@ verify: ## format, generated code, what the contract breaks, module files, vet, 
 	@# It reads what go list says, which the cache of results does not know.
 	@$(STAGE) 'structure' $(GO) test -count=1 ./compose/e2e/walls
 
+##@ What is shipped
+
 # Where release writes.
 RELEASE_DIR ?= bin/release
 
 .PHONY: release
-release: ## archives and a container image for amd64 and arm64 with checksums and bills of materials: VERSION= RELEASE_DIR=bin/release SIGNING_KEY=
+release: ## archives, an image, checksums: VERSION= RELEASE_DIR= SIGNING_KEY=
 	@$(STAGE) 'release $(VERSION)' scripts/release '$(VERSION)' '$(RELEASE_DIR)'
 
 # Where packages writes.
 PACKAGES_DIR ?= bin/packages
 
 .PHONY: packages
-packages: ## a deb and an rpm for amd64 and arm64, with checksums: VERSION= PACKAGES_DIR=bin/packages SIGNING_KEY=
+packages: ### a deb and an rpm for amd64 and arm64, with checksums: VERSION= PACKAGES_DIR=bin/packages SIGNING_KEY=
 	@$(STAGE) 'packages $(VERSION)' scripts/packages '$(VERSION)' '$(PACKAGES_DIR)'
 
 # The architecture of the machine that tests.
 ARCHITECTURE := $(shell $(GO) env GOARCH)
 
 .PHONY: chart-test
-chart-test: build ## the Helm charts, with the real Helm: values, install, upgrade, rollback, crash, uninstall under probed pods
+chart-test: build ### the Helm charts, with the real Helm: values, install, upgrade, rollback, crash, uninstall under probed pods
 	@$(STAGE) 'rig programs' $(RIG) build --with charts
 	@$(STAGE) 'charts' $(E2E) -timeout 20m -v -tags long $(SCENARIOS)/charts
 
 .PHONY: packages-test
-packages-test: build cli-files ## install and remove the deb in a clean Debian, seconds; first the disk of the machine and the deb
+packages-test: build cli-files ### install and remove the deb in a clean Debian, seconds; first the disk of the machine and the deb
 	@$(STAGE) 'install and uninstall' scripts/install-test bin/microlet bin/share
 	@$(STAGE) 'rig programs and disk' $(RIG) build --with machine
 	@$(STAGE) 'packages' env ARCHITECTURES=$(ARCHITECTURE) scripts/packages '$(VERSION)' bin/packages-test
@@ -232,11 +253,11 @@ packages-test: build cli-files ## install and remove the deb in a clean Debian, 
 DESTDIR ?=
 
 .PHONY: install
-install: build cli-files ## the programs, units, users, manual pages and completions: DESTDIR=
+install: build cli-files ## the programs, units, users, pages and completions: DESTDIR=
 	scripts/install bin/microlet bin/share '$(DESTDIR)'
 
 .PHONY: uninstall
-uninstall: build cli-files ## remove what install installed: DESTDIR=
+uninstall: build cli-files ### remove what install installed: DESTDIR=
 	scripts/uninstall bin/microlet bin/share '$(DESTDIR)'
 
 $(TOOLS)/govulncheck: $(OWN_TOOLS)/go.sum
@@ -245,7 +266,7 @@ $(TOOLS)/govulncheck: $(OWN_TOOLS)/go.sum
 	touch $@
 
 .PHONY: vulncheck
-vulncheck: build $(TOOLS)/govulncheck ## known vulnerabilities in what microlet is built from; asks vuln.go.dev
+vulncheck: build $(TOOLS)/govulncheck ### known vulnerabilities in what microlet is built from; asks vuln.go.dev
 	$(TOOLS)/govulncheck ./services/...
 
 $(TOOLS)/promtool: compose/tools/prometheus/go.mod
@@ -255,7 +276,7 @@ $(TOOLS)/promtool: compose/tools/prometheus/go.mod
 		-tags remove_all_sd -o $@ github.com/prometheus/prometheus/cmd/promtool
 
 .PHONY: monitoring-test
-monitoring-test: $(TOOLS)/promtool ## the alerts, with the real promtool, and the dashboard's page in a headless Chromium
+monitoring-test: $(TOOLS)/promtool ### the alerts, with the real promtool, and the dashboard's page in a headless Chromium
 	@command -v chromium-headless-shell >/dev/null || \
 		apt-get install --yes --quiet --no-install-recommends chromium-headless-shell
 	GOWORK=off $(GO) -C $(OWN_TOOLS) test -count=1 -tags browser -run '^TestPageInABrowser$$' ./dashboard
@@ -263,17 +284,19 @@ monitoring-test: $(TOOLS)/promtool ## the alerts, with the real promtool, and th
 	$(TOOLS)/promtool test rules deploy/monitoring/rules-test.yaml
 
 .PHONY: cli-files
-cli-files: ## microlet's manual pages and shell completions, below bin/share as packages have them in /usr/share
+cli-files: ### microlet's manual pages and shell completions, below bin/share as packages have them in /usr/share
 	$(COMPILE) ./services/microlet/cmd/clifiles
 	bin/clifiles bin/share
 
 .PHONY: screens
-screens: ## the pictures of terminals and the dashboard in docs/images, from a real run
+screens: ### the pictures of terminals and the dashboard in docs/images, from a real run
 	scripts/screens
 
 .PHONY: trace-picture
-trace-picture: ## the picture of a pod's start in docs/images/trace.svg, from a real run
+trace-picture: ### the picture of a pod's start in docs/images/trace.svg, from a real run
 	scripts/trace-picture
+
+##@ Files that are written
 
 # The sources of the metrics reference, and its page.
 METRICS := $(CURDIR)/services $(CURDIR)/docs/metrics.md
@@ -282,25 +305,20 @@ METRICS := $(CURDIR)/services $(CURDIR)/docs/metrics.md
 PAGES := ./services/internal/kubeletconfig ./services/podsync/internal/pod/fields
 
 .PHONY: fix
-fix: generate ## write what verify compares: format, generated code, module files, pages that tests write
+fix: generate ## write what verify compares, such as format and generated code
 	git ls-files -z '*.go' ':!*.pb.go' | xargs -0 gofmt -w
 	@for m in $(MODULES) $(OWN_TOOLS); do echo "go mod tidy: $$m"; GOWORK=off $(GO) -C $$m mod tidy || exit 1; done
 	@for p in $(PAGES); do $(GO) test "$$p" -update || exit 1; done
 
 .PHONY: mutation
-mutation: ## how much the tests of the decision notice
+mutation: ### how much the tests of the decision notice
 	GOWORK=off $(GO) -C $(OWN_TOOLS) build -o $(CURDIR)/bin/mutation ./mutation
-	bin/mutation -explained compose/tools/mutation/decide.explained services/podsync/internal/decide
+	bin/mutation -explained compose/tools/mutation/decide.explained services/podsync/internal/pod/decide
 
 .PHONY: generate
-generate: $(TOOLS)/buf ## regenerate the contract's code and the metrics reference
+generate: $(TOOLS)/buf ### regenerate the contract's code and the metrics reference
 	cd proto && PATH=$(TOOLS):$$PATH buf generate
 	GOWORK=off $(GO) -C $(OWN_TOOLS) run ./metricsdoc $(METRICS)
-
-.PHONY: clean-rig
-clean-rig: ## remove everything that rigs left on this machine, crashed ones too
-	$(GO) build -o bin/ ./compose/rig/cmd/rig
-	$(RIG) clean
 
 $(TOOLS)/buf: compose/tools/proto/go.mod
 	@mkdir -p $(TOOLS)
