@@ -276,10 +276,7 @@ $(TOOLS)/promtool: compose/tools/prometheus/go.mod
 		-tags remove_all_sd -o $@ github.com/prometheus/prometheus/cmd/promtool
 
 .PHONY: monitoring-test
-monitoring-test: $(TOOLS)/promtool ### the alerts, with the real promtool, and the dashboard's page in a headless Chromium
-	@command -v chromium-headless-shell >/dev/null || \
-		apt-get install --yes --quiet --no-install-recommends chromium-headless-shell
-	GOWORK=off $(GO) -C $(OWN_TOOLS) test -count=1 -tags browser -run '^TestPageInABrowser$$' ./dashboard
+monitoring-test: $(TOOLS)/promtool ### the alerts, with the real promtool
 	$(TOOLS)/promtool check rules deploy/monitoring/rules.yaml
 	$(TOOLS)/promtool test rules deploy/monitoring/rules-test.yaml
 
@@ -287,10 +284,6 @@ monitoring-test: $(TOOLS)/promtool ### the alerts, with the real promtool, and t
 cli-files: ### microlet's manual pages and shell completions, below bin/share as packages have them in /usr/share
 	$(COMPILE) ./services/microlet/cmd/clifiles
 	bin/clifiles bin/share
-
-.PHONY: screens
-screens: ### the pictures of terminals and the dashboard in docs/images, from a real run
-	scripts/screens
 
 .PHONY: trace-picture
 trace-picture: ### the picture of a pod's start in docs/images/trace.svg, from a real run

@@ -1,11 +1,9 @@
-// Command dashboard draws a Grafana dashboard with what a Prometheus has: as an SVG, or as a page that is drawn anew at
-// each request.
+// Command dashboard serves a Grafana dashboard as a page with what a Prometheus has. It draws the page at each request.
 //
-//	dashboard -prometheus URL -last 5m -o FILE.svg DASHBOARD.json
 //	dashboard -prometheus URL -last 5m -listen :3000 DASHBOARD.json
 //
 // It asks the queries of the panels as Grafana asks them, and draws rows, single figures and curves over time in the
-// dashboard's grid. It is for where no Grafana runs: the pictures of the documentation, and the rig of containers.
+// dashboard's grid, as one SVG. It is for the rig of containers, where no Grafana runs.
 package main
 
 import (
@@ -25,41 +23,19 @@ const patience = 30 * time.Second
 
 func main() {
 	url := flag.String("prometheus", "http://127.0.0.1:9090", "the URL of the Prometheus that is asked")
-	last := flag.Duration("last", 5*time.Minute, "the time that the picture covers, up to now")
+	last := flag.Duration("last", 5*time.Minute, "the time that the picture covers, up to now, unless the request says it")
 	interval := flag.Duration("rate-interval", time.Minute, "the value of $__rate_interval: at least four scrapes")
-	out := flag.String("o", "", "the file to write")
-	listen := flag.String("listen", "", "serve a page at this address in place of writing a file")
+	listen := flag.String("listen", ":3000", "the address of the page")
 	flag.Parse()
-	if (*out == "") == (*listen == "") || flag.NArg() != 1 {
-		fmt.Fprintln(os.Stderr, "usage: dashboard -prometheus URL -o FILE.svg|-listen ADDRESS DASHBOARD.json")
+	if flag.NArg() != 1 {
+		fmt.Fprintln(os.Stderr, "usage: dashboard [flags] DASHBOARD.json")
+		flag.PrintDefaults()
 		os.Exit(2)
 	}
-	do := func() error { return run(*url, flag.Arg(0), *out, *last, *interval) }
-	if *listen != "" {
-		do = func() error { return runSite(*listen, *url, flag.Arg(0), *last, *interval) }
-	}
-	if err := do(); err != nil {
+	if err := runSite(*listen, *url, flag.Arg(0), *last, *interval); err != nil {
 		fmt.Fprintln(os.Stderr, "dashboard:", err)
 		os.Exit(1)
 	}
-}
-
-func run(url, file, out string, last, interval time.Duration) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	board, err := read(file)
-	if err != nil {
-		return err
-	}
-	source, err := newSource(url, last, interval)
-	if err != nil {
-		return err
-	}
-	image, err := draw(ctx, board, source)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(out, image, 0o644)
 }
 
 // runSite serves the page until a signal.

@@ -53,19 +53,22 @@ func exampleBoard(t *testing.T) string {
 	return file
 }
 
-func TestRun(t *testing.T) {
-	file := exampleBoard(t)
+func TestDraw(t *testing.T) {
+	b, err := read(exampleBoard(t))
+	if err != nil {
+		t.Fatal(err)
+	}
 	var asked []string
-	out := filepath.Join(t.TempDir(), "dashboard.svg")
-	if err := run(answers(t, &asked), file, out, 4*time.Minute, 30*time.Second); err != nil {
+	from, err := newSource(answers(t, &asked), 4*time.Minute, 30*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	svg, err := draw(t.Context(), b, from)
+	if err != nil {
 		t.Fatal(err)
 	}
 	if want := `rate(x{instance=~".*"}[30s])`; len(asked) != 3 || asked[2] != want {
 		t.Errorf("asked %q, the last should be %s", asked, want)
-	}
-	svg, err := os.ReadFile(out)
-	if err != nil {
-		t.Fatal(err)
 	}
 	texts := wellFormed(t, string(svg))
 	for _, want := range []string{"A row", "A figure", "2.5", "v podsync<1>", "Curves", "podsync<1>", "pleg"} {
@@ -94,28 +97,30 @@ func wellFormed(t *testing.T, svg string) string {
 }
 
 func TestBadInput(t *testing.T) {
-	dir := t.TempDir()
-	empty := filepath.Join(dir, "empty.json")
+	empty := filepath.Join(t.TempDir(), "empty.json")
 	if err := os.WriteFile(empty, []byte(`{}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	one := filepath.Join(dir, "one.json")
-	if err := os.WriteFile(one, []byte(`{"panels":[{"type":"stat","title":"T","targets":[{"expr":"x"}]}]}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	for _, c := range []struct {
-		url, file string
-		last      time.Duration
-		want      string
+		file string
+		last time.Duration
+		want string
 	}{
-		{"http://127.0.0.1:1", filepath.Join(dir, "none"), time.Hour, "no such file"},
-		{"http://127.0.0.1:1", empty, time.Hour, "has no panels"},
-		{"http://127.0.0.1:1", one, time.Second, "-last=1s: give at least 2m0s"},
-		{"http://127.0.0.1:1", one, time.Hour, `panel "T": query "x"`},
+		{empty + "5", time.Hour, "no such file"},
+		{empty, time.Hour, "has no panels"},
+		{exampleBoard(t), time.Second, "-last=1s: give at least 2m0s"},
 	} {
-		err := run(c.url, c.file, filepath.Join(dir, "out.svg"), c.last, time.Minute)
+		err := runSite("127.0.0.1:0", "http://127.0.0.1:1", c.file, c.last, time.Minute)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s, %s: %v, want %q", c.file, c.last, err, c.want)
 		}
+	}
+	from, err := newSource("http://127.0.0.1:1", time.Hour, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := board{Panels: []panel{{Type: "stat", Title: "T", Targets: []target{{Expr: "x"}}}}}
+	if _, err := draw(t.Context(), b, from); err == nil || !strings.Contains(err.Error(), `panel "T": query "x"`) {
+		t.Errorf("without a Prometheus: %v", err)
 	}
 }
