@@ -73,7 +73,8 @@ func newPodWork(ctx context.Context, s *service.Service, cfg *Config, env *envir
 func (p *podWork) admit(s *service.Service, cfg *Config, env *environment, helpers admission.Helpers) (err error) {
 	o := admission.Options{
 		Kubelet: cfg.Kubelet, Helpers: helpers, HelperRecords: cfg.Service.HelpersDir(), Nodes: env.node.Object,
-		Pressure: pressure.Watch(s.Bus).Under, Runtime: env.runtime, Evictor: eviction.NewPreemptor(env.workers, env.events), Log: s.Log,
+		Pressure: pressure.Watch(s.Bus).Under, Runtime: env.runtime, Evictor: eviction.NewPreemptor(env.workers, env.events),
+		Log:     s.Log,
 		Metrics: s.Metrics,
 	}
 	p.shutdown = shutdown.New(shutdown.Options{

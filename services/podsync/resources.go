@@ -62,7 +62,8 @@ func newResources(ctx context.Context, s *service.Service, o *resourceOptions) (
 	}
 	mounted, err := volumes.New(volumes.Options{
 		Kubelet: k, BootID: o.node.Capacity.BootID, Children: o.runtime.Children, Cluster: o.cluster,
-		NodeName: o.name, Node: o.node.Object, Reports: o.reports, Accepted: acceptedBy(s.Bus), Allocatable: o.allocatable, Private: o.privateFolder, Gone: users.Release,
+		NodeName: o.name, Node: o.node.Object, Reports: o.reports, Accepted: acceptedBy(s.Bus), Allocatable: o.allocatable,
+		Private: o.privateFolder, Gone: users.Release,
 		Events: o.events, Log: s.Log, Metrics: s.Metrics,
 	})
 	if err != nil {

@@ -86,8 +86,8 @@ func (p Package) has(service string) bool {
 	return slices.ContainsFunc(p.Deps, below(services+service))
 }
 
-// needs returns the package of the program that needs the dependency and itself has the fewest: the one that imports it,
-// or imports a library that does.
+// needs returns the package of the program that needs the dependency and itself has the fewest: the one that imports
+// it, or imports a library that does.
 func needs(packages []Package, program Package, dependency string) string {
 	found := program
 	for _, p := range packages {

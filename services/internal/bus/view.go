@@ -336,8 +336,8 @@ func (s *store) apply(e entry) {
 	}
 }
 
-// message returns what an entry says, and whether the view has the same bytes already. They are not decoded again: after
-// a reconnect, all of a bucket comes once more. Only apply changes items, so they stay the same meanwhile.
+// message returns what an entry says, and whether the view has the same bytes already. They are not decoded again:
+// after a reconnect, all of a bucket comes once more. Only apply changes items, so they stay the same meanwhile.
 func (s *store) message(e entry) (message any, same bool, err error) {
 	s.mu.RLock()
 	old := s.items[e.key]

@@ -230,7 +230,8 @@ func (m *Measurer) measure(ctx context.Context, p *v1.Pod) (*statsapi.PodStats, 
 	return figures, unknown
 }
 
-// layers are the bytes of the writable layers of the pod's containers, by name: of each the newest, also if it has ended.
+// layers are the bytes of the writable layers of the pod's containers, by name: of each the newest, also if it has
+// ended.
 func (m *Measurer) layers(ctx context.Context, uid types.UID) (map[string]uint64, error) {
 	answer, err := m.runtime.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{
 		Filter: &runtimeapi.ContainerStatsFilter{LabelSelector: map[string]string{labelPodUID: string(uid)}},

@@ -34,8 +34,8 @@ type waiter struct {
 	asked time.Time
 }
 
-// mayBegin reports whether it is a pod's turn, given how many of all measurements under way are quick and long. If it is
-// not, the pod waits.
+// mayBegin reports whether it is a pod's turn, given how many of all measurements under way are quick and long. If it
+// is not, the pod waits.
 func (t *turns) mayBegin(uid types.UID, quick, long int) bool {
 	now := time.Now()
 	maps.DeleteFunc(t.long, func(_ types.UID, until time.Time) bool { return now.After(until) })

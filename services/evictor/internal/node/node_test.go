@@ -84,7 +84,8 @@ func TestLongWordsAreCut(t *testing.T) {
 	})
 	r := p.asked.(*podsyncv1.EvictRequest)
 	if err != nil || len(r.GetMessage()) != podsyncv1.MaxEvictMessage || !utf8.ValidString(r.GetMessage()) ||
-		len("names")+len(r.GetAnnotations()["names"]) != podsyncv1.MaxEvictAnnotation || r.GetGracePeriodSeconds() != podsyncv1.MaxEvictGracePeriodSeconds {
+		len("names")+len(r.GetAnnotations()["names"]) != podsyncv1.MaxEvictAnnotation ||
+		r.GetGracePeriodSeconds() != podsyncv1.MaxEvictGracePeriodSeconds {
 		t.Errorf("asked with %d bytes and %d, %d s: %v", len(r.GetMessage()), len(r.GetAnnotations()["names"]),
 			r.GetGracePeriodSeconds(), err)
 	}

@@ -148,8 +148,8 @@ func TestWhatIsOnAFilesystem(t *testing.T) {
 	}
 }
 
-// TestWhatIsOfNoContainerThatRuns: init containers that have ended leave their layers and logs, which only the figure of
-// the whole pod has.
+// TestWhatIsOfNoContainerThatRuns: init containers that have ended leave their layers and logs, which only the figure
+// of the whole pod has.
 func TestWhatIsOfNoContainerThatRuns(t *testing.T) {
 	p := plan{known: true, layer: 1, logs: 10, volume: 100, inodes: 5}
 	f := p.figures()

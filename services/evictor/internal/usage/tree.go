@@ -125,8 +125,8 @@ func (t *Tree) find(below func(podcgroup.Name) podcgroup.Name) (paths []string) 
 	return paths
 }
 
-// tasks counts the processes and threads of a cgroup and of all below it. Each thread has an ID of those that run short,
-// and a pod can have thousands of them in one process.
+// tasks counts the processes and threads of a cgroup and of all below it. Each thread has an ID of those that run
+// short, and a pod can have thousands of them in one process.
 func (t *Tree) tasks(cgroup string) (n uint64, err error) {
 	err = filepath.WalkDir(filepath.Join(t.Mount, cgroup), func(path string, e fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {

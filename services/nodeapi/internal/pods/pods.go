@@ -50,8 +50,8 @@ func (p *Pods) ByName(namespace, name string) (*v1.Pod, bool) {
 	return found, found != nil
 }
 
-// List returns all pods, by namespace and name. What they point to is shared. One that cannot be read is an error, since
-// a list without it would say that there is no such pod.
+// List returns all pods, by namespace and name. What they point to is shared. One that cannot be read is an error,
+// since a list without it would say that there is no such pod.
 func (p *Pods) List() ([]v1.Pod, error) {
 	list := []v1.Pod{}
 	for _, pod := range p.source.All() {

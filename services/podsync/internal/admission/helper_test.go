@@ -160,7 +160,8 @@ func TestHelpers(t *testing.T) {
 	}
 	none := Helpers{Folders: h.Folders}
 	if v := none.Admit(t.Context(),
-		&Attributes{Pod: podOf("", labelled("prober"), mounts("/run/microlet"))}); !strings.Contains(v.Message, "no pod may") {
+		&Attributes{Pod: podOf("", labelled("prober"), mounts("/run/microlet"))}); !strings.Contains(v.Message,
+		"no pod may") {
 		t.Errorf("with no namespace of helpers: %q, want a rejection", v.Message)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 )
 
-// Configured returns the options of a Manager that the configuration names. Driver is the cgroup driver. The caller adds
-// what the node has.
+// Configured returns the options of a Manager that the configuration names. Driver is the cgroup driver. The caller
+// adds what the node has.
 func Configured(config *kubeletconfig.Config, driver string, metrics prometheus.Registerer, log *slog.Logger) Options {
 	k := &config.Kubelet
 	o := Options{

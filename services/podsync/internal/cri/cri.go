@@ -1,7 +1,8 @@
 // Package cri connects podsync to the container runtime.
 //
 // It provides podsync's own calls, which are limited in number, the CRI gateway for the other services, the logs that
-// only root may open, the cgroup driver, the monitor of the runtime's state, and starts the child processes. It does not wait for the runtime when podsync starts, except for up to 2 s for the cgroup driver.
+// only root may open, the cgroup driver, the monitor of the runtime's state, and starts the child processes. It does
+// not wait for the runtime when podsync starts, except for up to 2 s for the cgroup driver.
 package cri
 
 import (

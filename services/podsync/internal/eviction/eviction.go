@@ -85,9 +85,9 @@ func New(workers Workers, events record.EventRecorder, log *slog.Logger, metrics
 	return e
 }
 
-// Evict ends the pod and returns when its containers have stopped. It returns pod.ErrUnknown if nothing of the pod is on
-// this node. It waits half as long again as the grace period, as
-// the kubelet does, and at least 10 s; the pod is stopped all the same then.
+// Evict ends the pod and returns when its containers have stopped. It returns pod.ErrUnknown if nothing of the pod is
+// on this node. It waits half as long again as the grace period, as the kubelet does, and at least 10 s; the pod is
+// stopped all the same then.
 func (e *Evictor) Evict(ctx context.Context, r Request) error {
 	p := e.find(r.UID)
 	if p == nil {

@@ -19,7 +19,8 @@ type Stopper interface {
 	Evict(ctx context.Context, uid types.UID, override status.Override, grace *int64) error
 }
 
-// Preemptor ends pods so that a critical pod can start. The end has the kubelet's reason, message, condition and events.
+// Preemptor ends pods so that a critical pod can start. The end has the kubelet's reason, message, condition and
+// events.
 type Preemptor struct {
 	workers Stopper
 	events  record.EventRecorder
@@ -32,8 +33,8 @@ func NewPreemptor(workers Stopper, events record.EventRecorder) *Preemptor {
 
 const preempting = "Preempting"
 
-// Evict ends a pod that package preemption selected, and returns when its containers have stopped. It gives the victim its own grace period and half
-// of it again, as the kubelet does, and at least 10 s.
+// Evict ends a pod that package preemption selected, and returns when its containers have stopped. It gives the victim
+// its own grace period and half of it again, as the kubelet does, and at least 10 s.
 func (e *Preemptor) Evict(ctx context.Context, victim *v1.Pod) error {
 	const message = "Preempted in order to admit critical pod"
 	e.events.Event(victim, v1.EventTypeWarning, preempting, message)

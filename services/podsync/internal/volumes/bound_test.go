@@ -123,8 +123,8 @@ func TestWhatFilesOfVolumesTake(t *testing.T) {
 	}
 }
 
-// TestFoldersOfVolumesAreCounted: a path of two bytes a folder names two thousand of them, each of which takes memory or
-// a block.
+// TestFoldersOfVolumesAreCounted: a path of two bytes a folder names two thousand of them, each of which takes memory
+// or a block.
 func TestFoldersOfVolumesAreCounted(t *testing.T) {
 	mode, deep := int32(0o644), strings.Repeat("d/", 1000)
 	files := volumeOf("v", v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{

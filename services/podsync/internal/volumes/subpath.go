@@ -21,8 +21,8 @@ import (
 // subPathsName is the folder of a pod's bind mounts, as the kubelet calls it.
 const subPathsName = "volume-subpaths"
 
-// maxNewFolders is how many folders are made for one subPath. On a file system in memory they take memory that no pod is
-// charged for.
+// maxNewFolders is how many folders are made for one subPath. On a file system in memory they take memory that no pod
+// is charged for.
 const maxNewFolders = 64
 
 // SubPath is what one mount of a container takes of a volume.

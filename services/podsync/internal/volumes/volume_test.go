@@ -80,7 +80,8 @@ func manager(t *testing.T, a *api) (*Manager, *mount.FakeMounter) {
 	k := &kernel{mounter: func() mount.Interface { return mounts }, unmount: func(path string, _ int) error {
 		return mounts.Unmount(path)
 	}}
-	return NewManager(ManagerOptions{RootDir: t.TempDir(), Objects: a, Tokens: a, Mounter: mounts, Foreign: k.operations()}), mounts
+	return NewManager(ManagerOptions{RootDir: t.TempDir(), Objects: a, Tokens: a, Mounter: mounts,
+		Foreign: k.operations()}), mounts
 }
 
 func read(t *testing.T, path string) string {

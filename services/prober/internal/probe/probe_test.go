@@ -338,7 +338,8 @@ func (r runtimeOf) ExecSync(ctx context.Context, q *runtimeapi.ExecSyncRequest,
 
 func command(words ...string) Target {
 	return Target{
-		ContainerID: "id", Pod: &v1.Pod{}, Container: &v1.Container{Name: "c", Env: []v1.EnvVar{{Name: "NAME", Value: "value"}}},
+		ContainerID: "id", Pod: &v1.Pod{}, Container: &v1.Container{Name: "c", Env: []v1.EnvVar{{Name: "NAME",
+			Value: "value"}}},
 		Probe: &v1.Probe{TimeoutSeconds: 3, ProbeHandler: v1.ProbeHandler{Exec: &v1.ExecAction{Command: words}}},
 	}
 }

@@ -79,8 +79,8 @@ func (b *builder) logs(podUID, container string) *statsapi.FsStats {
 	return fs
 }
 
-// storage adds the pod's volumes, and what all that it has on the node's disk takes together. Containers that have ended
-// count too, as far as the runtime says what they take.
+// storage adds the pod's volumes, and what all that it has on the node's disk takes together. Containers that have
+// ended count too, as far as the runtime says what they take.
 func (b *builder) storage(uid string, p *statsapi.PodStats) {
 	total := onFs(b.RootFs)
 	if total.Time.IsZero() {

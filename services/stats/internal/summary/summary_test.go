@@ -175,7 +175,8 @@ func TestNothingIsNegative(t *testing.T) {
 func TestContainersThatHaveEndedCount(t *testing.T) {
 	in := input()
 	before := Build(in).Pods[0]
-	in.Usage.Layers["three"] = cri.Layer{Time: now, Mountpoint: "/images", Used: new(uint64(1 << 30)), Inodes: new(uint64(9))}
+	in.Usage.Layers["three"] = cri.Layer{Time: now, Mountpoint: "/images", Used: new(uint64(1 << 30)),
+		Inodes: new(uint64(9))}
 	after := Build(in).Pods[0]
 	if bytes, inodes := *after.EphemeralStorage.UsedBytes-*before.EphemeralStorage.UsedBytes,
 		*after.EphemeralStorage.InodesUsed-*before.EphemeralStorage.InodesUsed; bytes != 1<<30 || inodes != 9 {

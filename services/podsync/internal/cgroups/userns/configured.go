@@ -9,7 +9,8 @@ import (
 )
 
 // Configured reads which pods have which user IDs, as many for each pod as the configuration says.
-func Configured(ctx context.Context, config *kubeletconfig.Config, runtime Runtime, log *slog.Logger) (*Manager, error) {
+func Configured(ctx context.Context, config *kubeletconfig.Config, runtime Runtime, log *slog.Logger) (*Manager,
+	error) {
 	k := &config.Kubelet
 	perPod := uint32(Unit)
 	if of := k.UserNamespaces; of != nil && of.IDsPerPod != nil {

@@ -28,8 +28,8 @@ func Of(err error, resource, name string) bool {
 // Pod reports whether an error is a Status of the API that says that there is no pod of this name.
 func Pod(err error, name string) bool { return Of(err, "pods", name) }
 
-// Deleted reports whether the answer to a deletion is the API server's, of this pod: the pod, or a Status that says that
-// it succeeded.
+// Deleted reports whether the answer to a deletion is the API server's, of this pod: the pod, or a Status that says
+// that it succeeded.
 func Deleted(answer runtime.Object, name string, uid types.UID) bool {
 	switch o := answer.(type) {
 	case *v1.Pod:

@@ -443,7 +443,8 @@ func TestKeysOfOneNamespaceHoldUpNoOther(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
 		w.mu.Lock()
-		asked := slices.ContainsFunc(w.made, func(r *certificatesv1.PodCertificateRequest) bool { return r.Namespace == "other" })
+		asked := slices.ContainsFunc(w.made,
+			func(r *certificatesv1.PodCertificateRequest) bool { return r.Namespace == "other" })
 		w.mu.Unlock()
 		if most.Load() != 1 || !asked {
 			t.Errorf("%d keys were made at one time, %d in all, and that of the other namespace: %t", most.Load(), made.Load(),

@@ -28,7 +28,7 @@ func WithOwnMounts(t *testing.T, test func(t *testing.T)) {
 		test(t)
 		return
 	}
-	again := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
+	again := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v") //nolint:gosec // its own name
 	again.Env = append(os.Environ(), ownMounts+"=1")
 	again.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
 	out, err := again.CombinedOutput()
