@@ -246,3 +246,43 @@ func TestAContainerThatIsStoppedToStartAgainHasNotEnded(t *testing.T) {
 		})
 	}
 }
+
+// TestOrdinarySyncsCostNoLookBeside: what the worker looks at soon by itself is not looked at beside it, also if
+// something happened before that was due for a report by now.
+func TestOrdinarySyncsCostNoLookBeside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, _ := probed(t)
+		p := pair()
+		n.apply(p)
+		n.wait(10 * time.Second)
+		looks := func() int { return len(n.cri.Calls("ListPodSandbox")) }
+		w := n.workers.worker("a")
+		before, sets := looks(), n.sets("a")
+		n.workers.Wake("a", "test")
+		n.wait(wakeDelay - 100*time.Millisecond)
+		if got := looks() - before; got != 1 {
+			t.Errorf("a wake costs %d looks", got)
+		}
+		if !w.notices.at.IsZero() || n.sets("a") != sets+1 {
+			t.Errorf("a look is due although the worker has looked; %d reports", n.sets("a")-sets)
+		}
+		n.mu.Lock()
+		n.hung["a"], n.mounted["a"] = true, false
+		n.mu.Unlock()
+		if err := n.cri.ExitContainer(n.alive(p, "d")[0], 1); err != nil {
+			t.Fatal(err)
+		}
+		n.workers.Wake("a", "test") // the sync looks, and mounts
+		n.wait(50 * time.Millisecond)
+		before = looks()
+		n.workers.Wake("a", "test")
+		n.wait(wakeDelay - time.Millisecond)
+		if got := looks() - before; got != 0 {
+			t.Errorf("%d looks within %v", got, wakeDelay)
+		}
+		n.wait(time.Second)
+		if got := looks() - before; got != 1 {
+			t.Errorf("%d looks beside a sync that lasts", got)
+		}
+	})
+}

@@ -111,7 +111,7 @@ func (w *worker) killOne(ctx context.Context, p *v1.Pod, k *decide.Kill, s *stop
 	switch {
 	case err == nil:
 		s.end()
-		w.notice(resultDelay) // others may take long
+		w.notices.add(resultDelay) // others may take long
 		return nil
 	case runtime.IsUnavailable(err) && time.Now().Before(end):
 		return transient("stop container "+k.Name, fmt.Errorf("%w: %w", errCutOff, err))

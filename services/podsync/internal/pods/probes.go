@@ -15,7 +15,7 @@ func (s *Workers) Probed(uid types.UID) {
 	s.metrics.Wakes.WithLabelValues("prober").Inc()
 	if w := s.worker(uid); w != nil {
 		w.wake()
-		w.notice(resultDelay)
+		w.notices.add(resultDelay)
 	}
 }
 

@@ -64,29 +64,18 @@ func (w *worker) reportBeside(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-w.noticed:
+		case <-w.notices.due:
 		}
-		if !w.unseen.Swap(false) || !w.reportIf(nil) {
+		if !w.notices.take() || !w.reportIf(nil) {
 			continue
 		}
 		state, err := w.deps.Runtime.State(ctx, w.uid)
 		if err != nil {
-			w.notice(transientRetry)
+			w.notices.add(transientRetry)
 			continue
 		}
 		w.reportIf(w.counting(state))
 	}
-}
-
-// notice has what happened to the pod reported after this time, unless the worker has looked at the pod by then.
-func (w *worker) notice(after time.Duration) {
-	w.unseen.Store(true)
-	time.AfterFunc(after, func() {
-		select {
-		case w.noticed <- struct{}{}:
-		default:
-		}
-	})
 }
 
 // reportIf reports the state, if it is not nil, of a pod of which the worker has reported one before and of which

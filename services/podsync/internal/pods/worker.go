@@ -5,7 +5,6 @@ import (
 	"errors"
 	"maps"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -31,8 +30,8 @@ type worker struct {
 	deps    *Deps
 	metrics *Metrics
 	woken   chan struct{}
-	noticed chan struct{} // something happened that may have to be reported while a sync lasts
-	unseen  atomic.Bool   // and the worker has not read the runtime since
+	// notices say when something has to be reported while a sync lasts.
+	notices *notices
 
 	mu         sync.Mutex
 	pod        *v1.Pod
@@ -106,7 +105,7 @@ func newWorker(p *v1.Pod, source podsyncv1.PodSource, deps *Deps, metrics *Metri
 	}
 	return &worker{
 		uid: p.UID, source: source, pod: p, wanted: wanted, deps: deps, metrics: metrics,
-		woken: make(chan struct{}, 1), noticed: make(chan struct{}, 1), stopped: make(chan struct{}),
+		woken: make(chan struct{}, 1), notices: newNotices(), stopped: make(chan struct{}),
 		stale: make(chan struct{}, 1), mounting: make(chan struct{}, 1),
 		standing: Standing{Phase: syncing.String(), Syncing: true},
 		stops:    map[string]*stopping{}, stoppedSandboxes: map[string]bool{}, pulls: map[string]*pull[startImages]{},
@@ -173,7 +172,7 @@ func (w *worker) remove() {
 // wake makes the worker sync its pod again; wake-ups that come while it is awake become one. What woke it is reported
 // before, if the sync that runs lasts.
 func (w *worker) wake() {
-	w.notice(wakeDelay)
+	w.notices.add(wakeDelay)
 	select {
 	case w.woken <- struct{}{}:
 	default:
@@ -187,6 +186,7 @@ func (w *worker) run(ctx context.Context) (finished bool) {
 	ctx = shares.WithOwner(ctx, p.Namespace)
 	beside, end := context.WithCancel(ctx)
 	defer end()
+	defer w.notices.clear()
 	w.goroutines.Go(func() { w.reportBeside(beside) })
 	w.life, w.round = ctx, ctx
 	w.deps.Mirrors.UpdateFromAPI(p)
@@ -390,7 +390,7 @@ func (w *worker) seen() (string, bool) {
 // readState reads what the runtime has of the pod, without the containers that count no more, and remembers of it what
 // a sync needs.
 func (w *worker) readState(ctx context.Context) (*pod.State, error) {
-	w.unseen.Store(false)
+	w.notices.clear()
 	state, err := w.deps.Runtime.State(ctx, w.uid)
 	if err != nil {
 		if ctx.Err() == nil && w.failures == 1 { // reported once: when it does not pass at once
