@@ -3,9 +3,11 @@ package admission
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
@@ -46,5 +48,32 @@ func TestHelpersGuardTheRuntimeFolder(t *testing.T) {
 	if v := NewHelpers("", dir).Admit(context.Background(),
 		&Attributes{Pod: p}); v.Reason != ReasonHelperForbidden {
 		t.Errorf("a pod that mounts the agent's folder: %+v", v)
+	}
+}
+
+// idle is a runtime of which nothing is asked.
+type idle struct{ Runtime }
+
+// TestTheNodeAgentsOwnReasons: what a kubelet admits is rejected for them.
+func TestTheNodeAgentsOwnReasons(t *testing.T) {
+	dir := t.TempDir()
+	a, err := New(Options{
+		Kubelet: &kubeletconfig.Config{}, Helpers: NewHelpers("", dir), Nodes: newMachine(t), Runtime: idle{},
+		Pressure: func() []v1.NodeConditionType { return nil }, Log: slog.New(slog.DiscardHandler),
+		Metrics: prometheus.NewRegistry(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, change := range map[string]func(*v1.Pod){
+		"": func(*v1.Pod) {},
+		ReasonHelperForbidden: func(p *v1.Pod) {
+			p.Spec.Volumes = []v1.Volume{{VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: dir}}}}
+		},
+		ReasonTooManyContainers: func(p *v1.Pod) { p.Spec.InitContainers = make([]v1.Container, MaxContainers) },
+	} {
+		if v := a.Judge(t.Context(), changed(requesting("p"), change)); v.Reason != want {
+			t.Errorf("%+v, want the reason %q", v, want)
+		}
 	}
 }
