@@ -168,13 +168,13 @@ func TestEachKindOfVolume(t *testing.T) {
 		var ok, also bool
 		logs, ok = v.Logs(uid, "app")
 		own, also = v.Own(uid)
-		return ok && also && own.Inodes == 4
+		return ok && also && own.Inodes == 5
 	})
 	if logs.Bytes != 12288+4096 || logs.Inodes != 2 || logs.Time.IsZero() {
 		t.Errorf("logs: %+v", logs)
 	}
-	if own.Bytes != 4096+8192+20480+8192 || own.Time.IsZero() {
-		t.Errorf("hosts file, own logs and termination logs: %+v", own)
+	if own.Bytes != 4096+8192+20480+8192+4096 || own.Time.IsZero() {
+		t.Errorf("hosts file, own logs, termination logs and the log of what has ended: %+v", own)
 	}
 	if f, ok := v.Logs(uid, "ended"); ok {
 		t.Errorf("a container that does not run: %+v", f)
