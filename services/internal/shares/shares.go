@@ -40,37 +40,58 @@ func (p *Places) Take(ctx context.Context, of string) (release func(), err error
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	w := &waiter{of, make(chan struct{})}
 	p.mu.Lock()
+	w := p.enter(of)
+	p.mu.Unlock()
+	select {
+	case <-w.given:
+		return p.releaseOnce(of), nil
+	case <-ctx.Done():
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-w.given:
+		p.release(of)
+	default:
+		p.leave(w)
+		p.forget(of)
+	}
+	return nil, ctx.Err()
+}
+
+// TryTake takes a place if one is free.
+func (p *Places) TryTake(of string) (release func(), ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.free == 0 { // else nobody waits
+		return nil, false
+	}
+	p.enter(of)
+	return p.releaseOnce(of), true
+}
+
+func (p *Places) releaseOnce(of string) func() {
+	return sync.OnceFunc(func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.release(of)
+	})
+}
+
+// enter puts an owner into the line. The lock is held, as in what follows.
+func (p *Places) enter(of string) *waiter {
+	w := &waiter{of, make(chan struct{})}
 	if p.owners[of] == nil {
 		p.owners[of] = &owner{}
 	}
 	p.owners[of].waiting++
 	p.line = append(p.line, w)
 	p.serve()
-	p.mu.Unlock()
-	select {
-	case <-w.given:
-	case <-ctx.Done():
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		select {
-		case <-w.given:
-			p.release(of)
-		default:
-			p.leave(w)
-			p.forget(of)
-		}
-		return nil, ctx.Err()
-	}
-	return sync.OnceFunc(func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.release(of)
-	}), nil
+	return w
 }
 
-// serve gives free places to those who wait. The lock is held, as in what follows.
+// serve gives free places to those who wait.
 func (p *Places) serve() {
 	for p.free > 0 && len(p.line) > 0 {
 		next := p.line[0]

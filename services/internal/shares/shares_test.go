@@ -88,6 +88,9 @@ func TestWhoGivesUpWaitsNoLonger(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if _, ok := p.TryTake("b"); ok {
+			t.Error("a second place was given")
+		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := p.Take(ctx, "b"); !errors.Is(err, context.DeadlineExceeded) {
@@ -97,6 +100,11 @@ func TestWhoGivesUpWaitsNoLonger(t *testing.T) {
 			t.Errorf("after the end: %v", err)
 		}
 		release()
+		if release, ok := p.TryTake("b"); !ok {
+			t.Error("a free place was not given")
+		} else {
+			release()
+		}
 		if p.free != 1 || len(p.owners) != 0 || len(p.line) != 0 {
 			t.Errorf("left behind: %+v", p)
 		}

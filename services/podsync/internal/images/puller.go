@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/semaphore"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/microlet/microlet/services/internal/eventref"
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/shares"
 	"github.com/microlet/microlet/services/podsync/internal/images/internal/credentialplugin"
 	"github.com/microlet/microlet/services/podsync/internal/images/internal/keyring"
 	"github.com/microlet/microlet/services/podsync/internal/images/internal/pullrecords"
@@ -79,7 +79,7 @@ type pullerOptions struct {
 // Puller makes images present. It is safe for concurrent use.
 type Puller struct {
 	opts    pullerOptions
-	slots   *semaphore.Weighted // nil: no bound
+	slots   *shares.Places // nil: no bound
 	rate    flowcontrol.RateLimiter
 	backOff *flowcontrol.Backoff
 	last    lastErrors
@@ -112,9 +112,9 @@ func newPuller(opts pullerOptions) (*Puller, error) {
 	}
 	switch {
 	case opts.Serial:
-		p.slots = semaphore.NewWeighted(1)
+		p.slots = shares.New(1)
 	case opts.MaxParallel != nil && *opts.MaxParallel > 0:
-		p.slots = semaphore.NewWeighted(int64(*opts.MaxParallel))
+		p.slots = shares.New(int(*opts.MaxParallel))
 	}
 	var err error
 	p.metrics, err = newMetrics(opts.Metrics)
@@ -283,7 +283,7 @@ func (t *task) pull(ctx context.Context) (string, error) {
 	}
 	t.event(v1.EventTypeNormal, eventPulling, fmt.Sprintf("Pulling image %q", image))
 	asked := time.Now()
-	leave, waited, err := p.enter(ctx)
+	leave, waited, err := p.enter(ctx, t.req.Pod.Namespace)
 	if err != nil {
 		return "", err
 	}
@@ -326,20 +326,24 @@ func (p *Puller) BackOff(uid types.UID, image string) (until time.Time, lastErro
 
 func backOffKey(uid types.UID, image string) string { return fmt.Sprintf("%s_%s", uid, image) }
 
-// enter waits for a slot among the pulls. waited says that it was not free at once.
-func (p *Puller) enter(ctx context.Context) (leave func(), waited bool, err error) {
+// slotTime is how long a pull keeps others waiting. A registry may send its image as slowly as it likes.
+const slotTime = 2 * time.Minute
+
+// enter waits for a slot among the pulls, which namespaces share. waited says that it was not free at once.
+func (p *Puller) enter(ctx context.Context, namespace string) (leave func(), waited bool, err error) {
 	if p.slots == nil {
 		return func() {}, false, nil
 	}
-	if !p.slots.TryAcquire(1) {
-		waited = true
+	release, free := p.slots.TryTake(namespace)
+	if !free {
 		p.metrics.waiting.Inc()
 		defer p.metrics.waiting.Dec()
-		if err := p.slots.Acquire(ctx, 1); err != nil {
+		if release, err = p.slots.Take(ctx, namespace); err != nil {
 			return nil, true, err
 		}
 	}
-	return func() { p.slots.Release(1) }, waited, nil
+	timer := time.AfterFunc(slotTime, release)
+	return func() { timer.Stop(); release() }, !free, nil
 }
 
 // failed reports a pull that failed, and makes the next one wait.

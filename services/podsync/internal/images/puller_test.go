@@ -324,6 +324,40 @@ func TestAHungPullStopsWithItsContext(t *testing.T) {
 	})
 }
 
+// TestPullsThatNeverEndKeepNoOtherWaitingForLong: a pod names an image of a registry that never sends it to the end.
+func TestPullsThatNeverEndKeepNoOtherWaitingForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, pullerOptions{Serial: true})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		const hung = 20
+		for i := range hung {
+			image := fmt.Sprintf("registry.example/hung:%d", i)
+			b.fake.SetPull(image, fake.Pull{Hang: true})
+			go func() {
+				p := podOf(fmt.Sprint("hung", i), image, v1.PullAlways)
+				p.Namespace = "many"
+				_, _ = b.puller.Ensure(ctx, p, &p.Spec.Containers[0], nil, nil)
+				done <- struct{}{}
+			}()
+			synctest.Wait()
+		}
+		for i := range 2 {
+			began := time.Now()
+			if _, err := b.ensure(t.Context(), fmt.Sprint("other", i), app, v1.PullAlways); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(began); took > slotTime {
+				t.Errorf("a pull of another namespace took %v", took)
+			}
+		}
+		cancel()
+		for range hung {
+			<-done
+		}
+	})
+}
+
 func TestPullsAreNoFasterThanTheRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, pullerOptions{QPS: 5, Burst: 10})
