@@ -16,6 +16,7 @@ import (
 	"k8s.io/kubelet/pkg/apis/credentialprovider"
 
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/shares"
 	"github.com/microlet/microlet/services/podsync/internal/images/internal/keyring"
 )
 
@@ -30,10 +31,15 @@ type Options struct {
 	Metrics prometheus.Registerer
 }
 
+// maxRunning is how many processes of plugins run at one time. A pod may name any number of images of a plugin.
+const maxRunning = 8
+
 // Plugins are those of the node, in the order of the configuration.
 type Plugins struct {
 	plugins []*plugin
 	log     *slog.Logger
+	// running has a place for each process, which namespaces share.
+	running *shares.Places
 }
 
 // plugin is one of them.
@@ -46,6 +52,7 @@ type plugin struct {
 	program  *program
 	cache    cache
 	flights  flights
+	running  *shares.Places
 }
 
 // New returns the plugins of a configuration from Load. None is run yet.
@@ -54,7 +61,7 @@ func New(o Options) (*Plugins, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Plugins{log: o.Log}
+	p := &Plugins{log: o.Log, running: shares.New(maxRunning)}
 	for i := range o.Config.Providers {
 		c := &o.Config.Providers[i]
 		p.plugins = append(p.plugins, &plugin{
@@ -63,6 +70,7 @@ func New(o Options) (*Plugins, error) {
 			program:  newProgram(filepath.Join(o.BinDir, c.Name), c, m),
 			cache:    cache{m: map[cacheKey]cached{}, purged: time.Now()},
 			flights:  flights{m: map[string]*flight{}},
+			running:  p.running,
 		})
 	}
 	return p, nil
@@ -102,6 +110,11 @@ func (p *plugin) credentials(ctx context.Context, image string, pod *v1.Pod) (ke
 		return id.owner, auths, nil
 	}
 	answer, err := p.flights.do(ctx, id.flightKey(image), func(ctx context.Context) (*response, error) {
+		release, err := p.running.Take(ctx, pod.Namespace)
+		if err != nil {
+			return nil, err
+		}
+		defer release()
 		return p.program.ask(ctx, &credentialprovider.CredentialProviderRequest{
 			Image: image, ServiceAccountToken: id.token, ServiceAccountAnnotations: id.annotations,
 		})

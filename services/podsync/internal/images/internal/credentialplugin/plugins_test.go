@@ -313,6 +313,27 @@ func TestAPluginEndsWithItsPull(t *testing.T) {
 	})
 }
 
+// TestFewProcessesRunAtOneTime: a pod may name thousands of images, each of which has a plugin asked.
+func TestFewProcessesRunAtOneTime(t *testing.T) {
+	b := newBench(t, valid, fmt.Sprintf(answer, "Image", "0s", "u", "p"))
+	var release func()
+	for i := range maxRunning {
+		var err error
+		if release, err = b.running.Take(t.Context(), fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := b.Lookup(ctx, image, podOf("")); !errors.Is(err, context.DeadlineExceeded) || len(b.ran()) != 0 {
+		t.Errorf("while as many run as may: %v, and another one ran: %q", err, b.ran())
+	}
+	release()
+	if _, err := b.Lookup(t.Context(), image, podOf("")); err != nil || len(b.ran()) != 1 {
+		t.Errorf("%v, and %q ran", err, b.ran())
+	}
+}
+
 func TestFlights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := flights{m: map[string]*flight{}}
