@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
@@ -128,6 +129,10 @@ func (a *Admitter) Ended(uid types.UID) {
 	defer a.mu.Unlock()
 	if e := a.pods[uid]; e != nil && e.stage != ended {
 		e.stage = ended
+		// Of its spec nothing is needed any more.
+		e.pod = &v1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Namespace: e.pod.Namespace, Name: e.pod.Name, UID: uid, CreationTimestamp: e.pod.CreationTimestamp,
+		}}
 		a.giveUp(e)
 		a.wake()
 	}

@@ -13,6 +13,7 @@ import (
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/internal/shares"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
@@ -148,9 +149,12 @@ func (w *worker) set(p *v1.Pod) {
 	if !equalMaps(old.Labels, p.Labels) || !equalMaps(old.Annotations, p.Annotations) {
 		w.markStale() // volumes may show them
 	}
-	if sooner || !onlyStatusChanged(old, p) || gatesChanged(old, p) {
+	switch {
+	case sooner || !onlyStatusChanged(old, p) || gatesChanged(old, p):
 		w.publish()
 		w.wake()
+	case podutil.IsTerminal(old.Status.Phase) != podutil.IsTerminal(p.Status.Phase):
+		w.publish() // which of its containers have run is known now
 	}
 	w.deps.Mirrors.UpdateFromAPI(p)
 }
@@ -316,7 +320,7 @@ func (w *worker) traced(ctx context.Context, p *v1.Pod, name string, do func(con
 func (w *worker) publish() {
 	w.mu.Lock()
 	defer w.mu.Unlock() // held, so that an older version never comes after a newer one
-	w.deps.Reporter.Pod(w.pod, w.source, w.ending || w.pod.DeletionTimestamp != nil)
+	w.deps.Reporter.Pod(told(w.pod, w.ended), w.source, w.ending || w.pod.DeletionTimestamp != nil)
 }
 
 // hasReported reports whether the pod's state was reported since podsync started; one that is gone has
@@ -354,10 +358,11 @@ func (w *worker) hasEnded() bool {
 
 func (w *worker) end() {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.ended = true
 	close(w.stopped)
 	w.deps.Admission.Ended(w.uid)
+	w.mu.Unlock()
+	w.publish()
 }
 
 // forget has the pod forgotten by what keeps something of it by its UID, and lets another static pod of its name begin.

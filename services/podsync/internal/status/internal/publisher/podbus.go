@@ -18,6 +18,7 @@ import (
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/nodeinfo"
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pod/trace"
 )
@@ -53,8 +54,17 @@ func (p *Publisher) Pod(api *v1.Pod, source podsyncv1.PodSource, terminating boo
 	p.pods.Put(subject.PodKey(string(api.UID)), &podsyncv1.Pod{Pod: body, Source: source, Terminating: terminating})
 }
 
+// maxEnded is how large the status of a pod may be that is put whole when it has ended: as many pods as the API server
+// has may wait for somebody to delete them.
+const maxEnded = 64 << 10
+
 // Status puts what runs of a pod and what its status says.
 func (p *Publisher) Status(uid types.UID, state *pod.State, status *v1.PodStatus) {
+	if podutil.IsTerminal(status.Phase) && status.Size() > maxEnded {
+		state = &pod.State{}
+		status = &v1.PodStatus{Phase: status.Phase, Reason: status.Reason, QOSClass: status.QOSClass,
+			StartTime: status.StartTime}
+	}
 	body, err := status.Marshal()
 	if err != nil {
 		p.log.Error("pod status not published", logkey.PodUID, uid, logkey.Err, fmt.Errorf("marshal: %w", err))

@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"fmt"
 	"log/slog"
 	"slices"
 	"testing"
@@ -90,5 +91,28 @@ func TestAStatusIsInThePodsTrace(t *testing.T) {
 	p.Status("u2", &pod.State{}, &v1.PodStatus{})
 	if statuses.traceparent != "" {
 		t.Errorf("a pod of no trace is in %q", statuses.traceparent)
+	}
+}
+
+// TestStatusesOfPodsThatHaveEndedTakeLittleRoom: there may be thousands of them.
+func TestStatusesOfPodsThatHaveEndedTakeLittleRoom(t *testing.T) {
+	statuses := newBucket()
+	p := New(newBucket(), statuses, newBucket(), nil, slog.New(slog.DiscardHandler))
+	status := &v1.PodStatus{Phase: v1.PodRunning, Reason: "r"}
+	state := &pod.State{}
+	for i := range 10_000 {
+		name := fmt.Sprint("container-", i)
+		status.ContainerStatuses = append(status.ContainerStatuses, v1.ContainerStatus{Name: name})
+		state.Containers = append(state.Containers, pod.Container{Name: name, ID: name})
+	}
+	for phase, want := range map[v1.PodPhase]int{v1.PodRunning: 10_000, v1.PodFailed: 0} {
+		status.Phase = phase
+		p.Status("u", state, status)
+		got := statuses.values["u"].(*podsyncv1.PodStatus)
+		var read v1.PodStatus
+		if err := read.Unmarshal(got.GetStatus()); err != nil || read.Phase != phase || read.Reason != "r" ||
+			len(read.ContainerStatuses) != want || len(got.GetContainers()) != want {
+			t.Errorf("%s: %d containers and the phase %s, %v", phase, len(got.GetContainers()), read.Phase, err)
+		}
 	}
 }
