@@ -1,10 +1,11 @@
 // Package limit bounds single processes by cgroups below the one that "microlet up" runs in.
 //
 // A process that takes more memory is killed by the kernel, and no other. One that starts more processes than it may
-// gets an error. What a process has started and left behind can be killed, whatever session it is in. With cgroup v1
-// the cgroup is in the hierarchies of the controllers memory and pids alone. With cgroup v2 a cgroup has either
-// processes or others below it, so that up moves itself into one of its own first; of a cgroup that is systemd's it
-// does so only if the unit has Delegate=.
+// gets an error. One that has many threads that compute gets no more of the processors than one that has few. What a
+// process has started and left behind can be killed, whatever session it is in. With cgroup v1 the cgroup is in the
+// hierarchies of the controllers memory, cpu and pids alone. With cgroup v2 a cgroup has either processes or others
+// below it, so that up moves itself into one of its own first; of a cgroup that is systemd's it does so only if the
+// unit has Delegate=.
 package limit
 
 import (
@@ -13,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -33,9 +35,18 @@ type Cgroups struct {
 	instance string
 	unified  bool
 
-	// tasksDir is the folder in the hierarchy of the controller pids of cgroup v1; noTasks says why there is none.
-	tasksDir string
-	noTasks  error
+	// further are the other controllers of cgroup v1.
+	further []controller
+}
+
+// controller is one of cgroup v1.
+type controller struct {
+	name string
+	// set sets the limit of a cgroup.
+	set func(dir string, limits Limits) error
+	// dir is the folder of the agent's cgroup. err says why there is none.
+	dir string
+	err error
 }
 
 // New prepares the cgroup that this process runs in. instance is what no other node agent of this machine has, such as
@@ -53,9 +64,20 @@ func New(instance string) (*Cgroups, error) {
 	if c.dir, err = ownDir(own, "memory"); err != nil {
 		return nil, err
 	}
-	c.tasksDir, c.noTasks = ownDir(own, "pids")
+	for _, of := range []controller{
+		{name: "cpu", set: func(dir string, l Limits) error {
+			return write(dir, "cpu.shares", strconv.Itoa(shares(l.Nice)))
+		}},
+		{name: "pids", set: func(dir string, l Limits) error { return write(dir, "pids.max", strconv.Itoa(l.Tasks)) }},
+	} {
+		of.dir, of.err = ownDir(own, of.name)
+		c.further = append(c.further, of)
+	}
 	return c, nil
 }
+
+// shares are the weight of a cgroup of v1 for the processors, as the kernel weights a process of this niceness.
+func shares(nice int) int { return int(1024 / math.Pow(1.25, float64(nice))) }
 
 // ownDir is the folder of the agent's cgroup in the hierarchy of a controller of cgroup v1.
 func ownDir(own map[string]string, controller string) (string, error) {
@@ -76,11 +98,12 @@ const unifiedMount = "/sys/fs/cgroup"
 // prepareUnified moves this process aside, so that the cgroup may have others below it.
 func (c *Cgroups) prepareUnified(at string) error {
 	c.dir = filepath.Join(unifiedMount, at)
+	aside := ""
 	if !isRoot(c.dir) {
 		if !delegated(c.dir) {
-			return fmt.Errorf("cgroup %s is systemd's and not delegated: give the unit Delegate=memory pids", at)
+			return fmt.Errorf("cgroup %s is systemd's and not delegated: give the unit Delegate=cpu memory pids", at)
 		}
-		aside := filepath.Join(c.dir, peer.AgentCgroup+"-"+c.instance)
+		aside = filepath.Join(c.dir, peer.AgentCgroup+"-"+c.instance)
 		if err := makeDir(aside); err != nil {
 			return err
 		}
@@ -91,9 +114,17 @@ func (c *Cgroups) prepareUnified(at string) error {
 	if err := write(c.dir, "cgroup.subtree_control", "+memory"); err != nil {
 		return fmt.Errorf("limit memory below cgroup %s: %w", at, err)
 	}
-	_ = write(c.dir, "cgroup.subtree_control", "+pids") // without it Make says that pids.max is not there
+	for _, controller := range []string{"+pids", "+cpu"} {
+		_ = write(c.dir, "cgroup.subtree_control", controller) // without it Make says that a file of it is not there
+	}
+	if aside != "" {
+		_ = write(aside, "cpu.weight.nice", strconv.Itoa(agentNice))
+	}
 	return nil
 }
+
+// agentNice weights podsync and the supervisor, which share a cgroup, as much as nine others of niceness 0.
+const agentNice = -10
 
 // isRoot reports whether a cgroup is the root of the whole hierarchy, which alone may have both processes and others
 // below it. In a cgroup namespace of its own, such as a container's, a process sees its cgroup as "/" too. The root has
@@ -123,6 +154,8 @@ type Limits struct {
 	Memory int64
 	// Tasks is the number of processes and threads.
 	Tasks int
+	// Nice is the niceness that they have together among the other processes of the node agent.
+	Nice int
 }
 
 // Group is a cgroup that limits a process: one folder, or with cgroup v1 one for each controller.
@@ -135,7 +168,7 @@ type Group struct {
 // that could be set.
 func (c *Cgroups) Make(process string, limits Limits) (*Group, error) {
 	g, name := &Group{unified: c.unified}, peer.LimitedCgroup+"-"+c.instance+"-"+process
-	memory, tasks := strconv.FormatInt(limits.Memory, 10), strconv.Itoa(limits.Tasks)
+	memory := strconv.FormatInt(limits.Memory, 10)
 	if c.unified {
 		dir := filepath.Join(c.dir, name)
 		if err := makeDir(dir); err != nil {
@@ -145,7 +178,8 @@ func (c *Cgroups) Make(process string, limits Limits) (*Group, error) {
 		// Its own children end with it, and swap does not make the limit a larger one.
 		return g, errors.Join(
 			write(dir, "memory.max", memory), optional(write(dir, "memory.swap.max", "0")),
-			optional(write(dir, "memory.oom.group", "1")), write(dir, "pids.max", tasks))
+			optional(write(dir, "memory.oom.group", "1")), write(dir, "pids.max", strconv.Itoa(limits.Tasks)),
+			write(dir, "cpu.weight.nice", strconv.Itoa(limits.Nice)))
 	}
 	var errs []error
 	dir := filepath.Join(c.dir, name)
@@ -159,15 +193,18 @@ func (c *Cgroups) Make(process string, limits Limits) (*Group, error) {
 			optional(write(dir, "memory.memsw.limit_in_bytes", memory)))
 	}
 	errs = append(errs, err)
-	if err = c.noTasks; err == nil {
-		dir = filepath.Join(c.tasksDir, name)
-		err = makeDir(dir)
+	for _, of := range c.further {
+		dir, err := filepath.Join(of.dir, name), of.err
+		if err == nil {
+			err = makeDir(dir)
+		}
+		if err == nil {
+			g.dirs = append(g.dirs, dir)
+			err = of.set(dir, limits)
+		}
+		errs = append(errs, err)
 	}
-	if err == nil {
-		g.dirs = append(g.dirs, dir)
-		err = write(dir, "pids.max", tasks)
-	}
-	return g, errors.Join(append(errs, err)...)
+	return g, errors.Join(errs...)
 }
 
 // Enter makes a process that is about to be started begin in the cgroup, where the kernel can do that. close is to be

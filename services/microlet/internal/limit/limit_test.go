@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	libcgroups "github.com/opencontainers/cgroups"
+
 	"github.com/microlet/microlet/services/internal/peer"
 	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
@@ -162,6 +164,48 @@ func TestLimitOfTasks(t *testing.T) {
 	for _, pid := range strings.Fields(string(pids)) {
 		if n, err := strconv.Atoi(pid); err == nil {
 			_ = syscall.Kill(n, syscall.SIGKILL)
+		}
+	}
+}
+
+// All threads of a process compete for the processors as one that has the niceness of the process.
+func TestWeight(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Fatal("run the tests as root: they make cgroups")
+	}
+	c, err := New(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for nice, want := range map[int]map[bool]string{0: {false: "1024", true: "0"}, 10: {false: "109", true: "10"}} {
+		g, err := c.Make("stats", Limits{Memory: 1 << 30, Tasks: 100, Nice: nice})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			proctest.Await(t, time.Minute, "the removal of the cgroup", func() bool { return g.Remove() == nil })
+		})
+		cmd := exec.Command("/bin/sh", "-c", "read line")
+		goOn := begin(t, g, cmd)
+		in, err := libcgroups.ParseCgroupFile("/proc/" + strconv.Itoa(cmd.Process.Pid) + "/cgroup")
+		if err != nil {
+			t.Error(err)
+		}
+		file := filepath.Join(unifiedMount, in[""], "cpu.weight.nice")
+		if !c.unified {
+			mount, err := libcgroups.FindCgroupMountpoint("", "cpu")
+			if err != nil {
+				t.Error(err)
+			}
+			file = filepath.Join(mount, in["cpu"], "cpu.shares")
+		}
+		got, err := os.ReadFile(file)
+		if strings.TrimSpace(string(got)) != want[c.unified] || !strings.Contains(file, "-stats/") {
+			t.Errorf("%s has %q, %v, want %s", file, got, err, want[c.unified])
+		}
+		goOn()
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 // tasks is how many processes and threads a service may have that has limits. podsync has those of the whole agent.
 const tasks = 512
 
-// limits are the cgroups of the processes that have a memory limit. One that cannot be enforced is logged, and keeps
+// limits are the cgroups of the processes that have a memory limit, which has them share the processors too. One that cannot be enforced is logged, and keeps
 // nothing from running.
 type limits struct {
 	cgroups *limit.Cgroups // nil where there are none
@@ -45,7 +45,7 @@ func (l *limits) of(s service.Definition, process string) supervisor.Cgroup {
 	if l.cgroups == nil || bytes == 0 {
 		return nil
 	}
-	group, err := l.cgroups.Make(process, limit.Limits{Memory: bytes, Tasks: tasks})
+	group, err := l.cgroups.Make(process, limit.Limits{Memory: bytes, Tasks: tasks, Nice: s.Nice})
 	l.groups = append(l.groups, group)
 	if err != nil { // others may be in force
 		l.log.Warn("a limit is not enforced", "process", process, "bytes", bytes, "tasks", tasks, logkey.Err, err)

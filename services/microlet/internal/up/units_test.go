@@ -1,6 +1,7 @@
 package up
 
 import (
+	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -66,6 +67,11 @@ func TestUnits(t *testing.T) {
 		if limit := s.Memory(); limit != 0 {
 			want["MemoryMax"] = strings.NewReplacer("1024M", "1G", "2048M", "2G").Replace(strconv.FormatInt(limit>>20, 10) + "M")
 			want["TasksMax"] = strconv.Itoa(tasks)
+		}
+		// systemd shares the processors among units that have a weight, however many threads each has.
+		want["CPUWeight"] = strconv.Itoa(int(math.Round(100 / math.Pow(1.25, float64(s.Nice)))))
+		if s.Role == role.Podsync {
+			want["CPUWeight"] = "900"
 		}
 		want["OOMScoreAdjust"] = "-999"
 		if s.OOMScoreAdj != 0 {
