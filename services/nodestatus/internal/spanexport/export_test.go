@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	coltracepb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/internal/testing/proctest"
 	"github.com/microlet/microlet/services/internal/tracing"
 	"github.com/microlet/microlet/services/internal/unixgrpc"
 )
@@ -58,6 +60,13 @@ func collect(t *testing.T, answer func(context.Context) error) (*collector, stri
 // serve serves an exporter, and returns its clients by their role.
 func serve(t *testing.T, endpoint string) func(role.Role) coltracepb.TraceServiceClient {
 	t.Helper()
+	connect := connections(t, endpoint)
+	return func(r role.Role) coltracepb.TraceServiceClient { return coltracepb.NewTraceServiceClient(connect(r)) }
+}
+
+// connections serves an exporter, and returns connections to it by their role.
+func connections(t *testing.T, endpoint string) func(role.Role) *grpc.ClientConn {
+	t.Helper()
 	e, err := New(endpoint)
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +90,7 @@ func serve(t *testing.T, endpoint string) func(role.Role) coltracepb.TraceServic
 			t.Error(err)
 		}
 	})
-	return func(r role.Role) coltracepb.TraceServiceClient {
+	return func(r role.Role) *grpc.ClientConn {
 		conn, err := unixgrpc.Dial("nodestatus", unixgrpc.DialOptions{
 			Network: network, Self: r, Server: role.NodeStatus,
 		})
@@ -89,7 +98,7 @@ func serve(t *testing.T, endpoint string) func(role.Role) coltracepb.TraceServic
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { conn.Close() })
-		return coltracepb.NewTraceServiceClient(conn)
+		return conn
 	}
 }
 
@@ -190,6 +199,21 @@ func TestACollectorThatHangsHoldsFewCalls(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// TestFewCallsAreDecoded of a service at one time, because spans without content take much more then.
+func TestFewCallsAreDecoded(t *testing.T) {
+	_, endpoint := collect(t, nil)
+	prober := connections(t, endpoint)(role.Prober)
+	for range maxCalls {
+		if _, err := prober.NewStream(t.Context(), &grpc.StreamDesc{}, tracing.ExportMethod); err != nil { // no message yet
+			t.Fatal(err)
+		}
+	}
+	proctest.Await(t, 10*time.Second, "the calls have all places", func() bool {
+		_, err := coltracepb.NewTraceServiceClient(prober).Export(t.Context(), of("x", "prober"))
+		return status.Code(err) == codes.ResourceExhausted
+	})
 }
 
 func TestAnEndpointThatCannotBeIsRefused(t *testing.T) {
