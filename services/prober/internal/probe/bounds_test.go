@@ -5,12 +5,14 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -169,5 +171,57 @@ func TestCertificatesOfAProbeAreBounded(t *testing.T) {
 	if want := "more than 64 KiB before the handshake is done"; err != nil || got.Outcome != Failure ||
 		!strings.HasSuffix(got.Output, want) {
 		t.Errorf("%v %.200q, %v; want a failure that ends in %q", got.Outcome, got.Output, err, want)
+	}
+}
+
+// TestAServerThatShakesNoHands keeps no connection beyond the probe.
+func TestAServerThatShakesNoHands(t *testing.T) {
+	closed := make(chan error, 1)
+	address := serve(t, func(c net.Conn) {
+		_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))
+		_, err := io.Copy(io.Discard, c) // what begins the handshake
+		closed <- err
+	})
+	target := get(t, strings.Replace(address, "http:", "https:", 1))
+	target.Probe.TimeoutSeconds = 1
+	if got, err := prober().Probe(t.Context(), target); err != nil || got.Outcome != Failure {
+		t.Errorf("%v %.200q, %v", got.Outcome, got.Output, err)
+	}
+	if err := <-closed; err != nil {
+		t.Errorf("the probe keeps its connection: %v", err)
+	}
+}
+
+// TestAServerThatRefusesRequests over HTTP/2, so that the transport asks again on another connection, is asked a few
+// times.
+func TestAServerThatRefusesRequests(t *testing.T) {
+	server, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
+		Certificates: []tls.Certificate{largecert.Pair(t, 1)}, NextProtos: []string{"h2"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	conns := make(chan struct{}, 1000)
+	go func() {
+		for {
+			c, err := server.Accept()
+			if err != nil {
+				return
+			}
+			conns <- struct{}{}
+			// SETTINGS, and a GOAWAY which says that no request was served.
+			_, _ = c.Write([]byte("\x00\x00\x00\x04\x00\x00\x00\x00\x00" +
+				"\x00\x00\x08\x07\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"))
+			go func() { _, _ = io.Copy(io.Discard, c) }()
+		}
+	}()
+	target := get(t, "https://"+server.Addr().String()+"/")
+	target.Probe.TimeoutSeconds = 2
+	if got, err := prober().Probe(t.Context(), target); err != nil || got.Outcome != Failure {
+		t.Errorf("%v %.200q, %v", got.Outcome, got.Output, err)
+	}
+	if n := len(conns); n == 0 || n > 16 {
+		t.Errorf("a probe has %d connections", n)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/microlet/microlet/services/internal/httpaction"
 	"github.com/microlet/microlet/services/internal/podtls"
+	"github.com/microlet/microlet/services/internal/requestconn"
 )
 
 // httpClients are what asks: over HTTPS HTTP/2 if the server offers it, over HTTP only HTTP/1.1, and
@@ -22,10 +23,11 @@ func newHTTPClients() httpClients {
 		InsecureSkipVerify: true, //nolint:gosec // a probe asks whether it answers, not who
 		NextProtos:         []string{"h2", "http/1.1"},
 	}
+	dial := requestconn.New(dialer().DialContext)
 	transport := func() *http.Transport {
 		return &http.Transport{
-			DialContext:        dialer().DialContext,
-			DialTLSContext:     podtls.New(dialer().DialContext, secure),
+			DialContext:        dial,
+			DialTLSContext:     podtls.New(dial, secure),
 			DisableKeepAlives:  true,
 			DisableCompression: true, // sends no Accept-Encoding
 			ForceAttemptHTTP2:  true,
@@ -47,6 +49,8 @@ func (p *Prober) httpGet(ctx context.Context, t Target) (Result, error) {
 	outer := ctx
 	ctx, cancel := context.WithTimeout(ctx, t.timeout())
 	defer cancel()
+	ctx, end := requestconn.With(ctx)
+	defer end()
 	request, err := newRequest(ctx, t)
 	if err != nil {
 		return Result{}, err

@@ -1,14 +1,19 @@
 package hook
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/microlet/microlet/services/internal/testing/largecert"
 )
@@ -63,5 +68,39 @@ func TestCertificatesOfAHookAreBounded(t *testing.T) {
 	}})
 	if want := "more than 64 KiB before the handshake is done"; !strings.HasSuffix(text(err), want) {
 		t.Errorf("%v, want an error that ends in %q", err, want)
+	}
+}
+
+// TestAServerThatShakesNoHands keeps no connection beyond the hook.
+func TestAServerThatShakesNoHands(t *testing.T) {
+	server, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	closed := make(chan error, 1)
+	go func() {
+		c, err := server.Accept()
+		if err == nil {
+			_, err = c.Read(make([]byte, 1)) // what begins the handshake
+		}
+		cancel()
+		if err == nil {
+			_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))
+			_, err = io.Copy(io.Discard, c)
+		}
+		closed <- err
+	}()
+	r, _ := newRunner(t, nil)
+	err = r.Run(ctx, input("127.0.0.1"), &v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{
+		Path: "/", Port: intstr.FromInt(server.Addr().(*net.TCPAddr).Port), Scheme: v1.URISchemeHTTPS,
+	}})
+	if err == nil {
+		t.Error("the hook has an answer")
+	}
+	if err := <-closed; err != nil {
+		t.Errorf("the hook keeps its connection: %v", err)
 	}
 }

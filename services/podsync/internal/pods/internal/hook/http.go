@@ -14,6 +14,7 @@ import (
 	"github.com/microlet/microlet/services/internal/httpaction"
 	"github.com/microlet/microlet/services/internal/kubeversion"
 	"github.com/microlet/microlet/services/internal/podtls"
+	"github.com/microlet/microlet/services/internal/requestconn"
 )
 
 const (
@@ -33,9 +34,11 @@ const (
 // certificate: a pod has no name that one could be checked against.
 func newClient() *http.Client {
 	insecure := &tls.Config{InsecureSkipVerify: true} //nolint:gosec // a pod has no name to check
+	dial := requestconn.New((&net.Dialer{}).DialContext)
 	return &http.Client{
 		Transport: &http.Transport{
-			DialTLSContext:    podtls.New((&net.Dialer{}).DialContext, insecure),
+			DialContext:       dial,
+			DialTLSContext:    podtls.New(dial, insecure),
 			DisableKeepAlives: true, // a hook runs once
 
 			MaxResponseHeaderBytes: maxHeader,
@@ -47,6 +50,8 @@ func newClient() *http.Client {
 // httpGet makes the request. A server that answers HTTPS with HTTP is asked again with
 // HTTP, without the credentials, as with the kubelet: hooks long had no TLS at all.
 func (r *Runner) httpGet(ctx context.Context, in Input, action *v1.HTTPGetAction) error {
+	ctx, end := requestconn.With(ctx)
+	defer end()
 	req, err := request(ctx, in, action)
 	if err != nil {
 		return err
