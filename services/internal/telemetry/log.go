@@ -179,6 +179,7 @@ func ProcessLogger(o LogOptions, service string) (*slog.Logger, error) {
 	process.log = slog.New(o.Handler())
 	named := process.log.With(logkey.Service, service)
 	slog.SetDefault(named)
+	takeStandardLog(named) // after SetDefault, which does so too, without a limit
 	klog.SetSlogLogger(named)
 	return named, setKlog(&o)
 }
