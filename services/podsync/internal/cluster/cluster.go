@@ -34,7 +34,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/cluster/runtimeclass"
 )
 
-// Workers learn of changes; see worker.Workers.
+// Workers learn of changes; see pods.Workers.
 type Workers interface {
 	Refresh(uid types.UID, reason string)
 }

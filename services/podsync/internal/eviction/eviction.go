@@ -30,7 +30,7 @@ const Reason = "Evicted"
 // ErrCritical is returned for a pod that no pressure may end.
 var ErrCritical = errors.New("the pod is critical, static or a mirror pod, which is never evicted")
 
-// Workers know and end pods; see worker.Workers.
+// Workers know and end pods; see pods.Workers.
 type Workers interface {
 	Pods() []*v1.Pod
 	Known(uid types.UID) bool

@@ -14,7 +14,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 )
 
-// Stopper ends a pod and returns when its containers have stopped; see worker.Workers.
+// Stopper ends a pod and returns when its containers have stopped; see pods.Workers.
 type Stopper interface {
 	Evict(ctx context.Context, uid types.UID, override status.Override, grace *int64) error
 }

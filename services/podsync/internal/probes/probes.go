@@ -22,7 +22,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/probes/results"
 )
 
-// Workers are woken by results; see worker.Workers.
+// Workers are woken by results; see pods.Workers.
 type Workers interface {
 	Probed(uid types.UID)
 }

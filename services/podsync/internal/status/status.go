@@ -49,7 +49,7 @@ type Options struct {
 	Metrics prometheus.Registerer
 }
 
-// Prober probes pods; see proberclient.Probing.
+// Prober probes pods; see probes.Probing.
 type Prober interface {
 	Set(p *v1.Pod)
 	Forget(uid types.UID)

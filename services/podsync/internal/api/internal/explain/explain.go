@@ -24,12 +24,12 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/sources"
 )
 
-// Workers know how far each pod is; see worker.Workers.
+// Workers know how far each pod is; see pods.Workers.
 type Workers interface {
 	Standings() []pods.Standing
 }
 
-// Dispatcher knows the sources, and the pods without a worker; see worker.Dispatcher.
+// Dispatcher knows the sources, and the pods without a worker; see pods.Dispatcher.
 type Dispatcher interface {
 	Held(ctx context.Context) ([]pods.Standing, error)
 	Unsynced() []podsyncv1.PodSource

@@ -42,7 +42,7 @@ const look = 100 * time.Millisecond
 // nodeWait bounds the wait for the Node's own status, which nodestatus writes as soon as the shutdown begins.
 const nodeWait = 5 * time.Second
 
-// Pods know and end the node's pods; see worker.Workers.
+// Pods know and end the node's pods; see pods.Workers.
 type Pods interface {
 	Standings() []pods.Standing
 	Evict(ctx context.Context, uid types.UID, override status.Override, grace *int64) error

@@ -43,7 +43,7 @@ var migrated = strings.Join([]string{
 	"kubernetes.io/gce-pd", "kubernetes.io/portworx-volume", "kubernetes.io/vsphere-volume",
 }, ",")
 
-// Object is the Node as the API server has it; see nodeobject.Object.
+// Object is the Node as the API server has it; see package node.
 type Object interface {
 	Node() *v1.Node
 	// Until waits until the Node is as wanted, or ctx ends.

@@ -24,7 +24,7 @@ import (
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 )
 
-// Node is the Node in the API; see nodeobject.Object.
+// Node is the Node in the API; see package node.
 type Node interface {
 	// Until waits until it is as wanted, or ctx ends.
 	Until(ctx context.Context, wanted func(*v1.Node) bool) error
