@@ -128,15 +128,25 @@ func (f *file) remove(name string) error {
 	return nil
 }
 
-// compress compresses the rotated logs that are not yet. The present log's last predecessor is
-// among them only when the present one is about to join them.
-func (f *file) compress(ctx context.Context) error {
+// tooLarge is how large a log may become that is compressed, however small logs are to be. One that grows by hundreds of
+// megabytes a second would take minutes, for which the logs of all other containers would wait.
+const tooLarge = 256 << 20
+
+// compress compresses the rotated logs that are not yet, but for those that have become much larger than they were to
+// be. The present log's last predecessor is among them only when the present one is about to join them.
+func (f *file) compress(ctx context.Context, maxSize int64) error {
 	logs, _, err := f.older()
 	errs := []error{err}
 	for _, name := range logs {
-		if !strings.HasSuffix(name, compressed) {
-			errs = append(errs, f.compressOne(ctx, name))
+		if strings.HasSuffix(name, compressed) {
+			continue
 		}
+		var stat unix.Stat_t
+		err := unix.Fstatat(f.at(), name, &stat, unix.AT_SYMLINK_NOFOLLOW)
+		if err == nil && stat.Size/2 > max(maxSize, tooLarge/2) {
+			continue
+		}
+		errs = append(errs, f.compressOne(ctx, name)) // which says what is wrong with it
 	}
 	return errors.Join(errs...)
 }

@@ -127,6 +127,26 @@ func TestNothingButALogIsCompressed(t *testing.T) {
 }
 
 // TestAFileWithoutAnEndIsNotCompressed: such a log takes nothing of the disk, and all of the time.
+func TestALogThatHasGrownTooFastIsNotCompressed(t *testing.T) {
+	dir := t.TempDir()
+	rotated := filepath.Join(dir, "0.log.20260101-000000")
+	f, err := open(filepath.Join(dir, "0.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.close()
+	// One that is tried is seen to consist of holes.
+	if err := errors.Join(os.WriteFile(rotated, nil, 0o600), os.Truncate(rotated, tooLarge+2)); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.compress(t.Context(), 10<<20); err != nil {
+		t.Errorf("logs are to have 10 MiB: %v", err)
+	}
+	if err := f.compress(t.Context(), tooLarge); !errors.Is(err, errSparse) {
+		t.Errorf("logs are to have as much: %v", err)
+	}
+}
+
 func TestAFileWithoutAnEndIsNotCompressed(t *testing.T) {
 	dir := t.TempDir()
 	rotated := filepath.Join(dir, "0.log.1")

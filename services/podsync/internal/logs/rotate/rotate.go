@@ -233,7 +233,7 @@ func (r *Rotator) rotate(ctx context.Context, id string, f *file) error {
 	if err := f.tidy(r.opts.MaxFiles - 2); err != nil {
 		return err
 	}
-	if err := f.compress(ctx); err != nil {
+	if err := f.compress(ctx, r.maxSize); err != nil {
 		if ctx.Err() != nil {
 			return err
 		}
