@@ -101,6 +101,9 @@ func (w *worker) prepare(ctx context.Context, p *v1.Pod, state *pod.State, a *de
 		within, span := tracing.Start(ctx, "createPodSandbox")
 		at.sandboxID, err = w.runSandbox(within, p, config, a.Sandbox)
 		span.End(err)
+		if err == nil && isWholeRestart(a) {
+			w.noteWholeRestart(p)
+		}
 	}
 	mounted := <-mounting
 	if err = errors.Join(err, mounted.err); err != nil {

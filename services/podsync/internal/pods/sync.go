@@ -67,6 +67,10 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 			return w.rest(p, state, actions.Wake), nil
 		}
 		w.report(p, state)
+		if wait, held := w.holdWholeRestart(&actions); held != nil {
+			again, err := w.afterFailure(p, held, actions.Wake)
+			return min(again, wait), err
+		}
 		failed := w.act(ctx, p, state, &actions)
 		if context.Cause(ctx) != nil {
 			return 0, failed
@@ -152,6 +156,9 @@ func (w *worker) act(ctx context.Context, p *v1.Pod, state *pod.State, a *decide
 		return err
 	}
 	w.passOver(state, a)
+	if len(a.Reset) > 0 {
+		w.noteWholeRestart(p)
+	}
 	if a.Sandbox == nil && len(a.Start) == 0 {
 		return nil
 	}

@@ -69,6 +69,8 @@ type worker struct {
 	phase   phase
 	history history
 	backoff *decide.Backoff
+	// wholeRestarts have a back-off of their own.
+	wholeRestarts wholeRestarts
 	// admitted: the pod may run here; rejection is why it may not.
 	admitted  bool
 	rejection *admission.Result
