@@ -23,6 +23,8 @@ const (
 	// maxWatched is how many objects of each kind are watched for one pod. What else it names is read again when it is
 	// older than the TTL, as with Cache: each watch costs memory, and a place among the requests of all pods.
 	maxWatched = 256
+	// maxOfNamespace is how many objects of each kind are watched for all pods of a namespace.
+	maxOfNamespace = 2048
 )
 
 // Strategies of configMapAndSecretChangeDetectionStrategy.

@@ -72,6 +72,8 @@ type watches[T object] struct {
 
 	mu    sync.Mutex
 	items map[key]*item[T]
+	// counts are the numbers of items by namespace.
+	counts map[string]int
 }
 
 // item is one object. Its fields belong to its watches' lock.
@@ -118,6 +120,7 @@ func newWatches[T object](life context.Context, client any, r resource[T], o Opt
 	return &watches[T]{
 		life: life, client: client, resource: r, changed: changed, patience: o.Timeout, log: o.Log,
 		opening: shares.New(maxOpening), items: map[key]*item[T]{},
+		counts: map[string]int{},
 	}
 }
 
@@ -127,9 +130,13 @@ func (w *watches[T]) add(k key, pod types.UID) {
 	defer w.mu.Unlock()
 	i := w.items[k]
 	if i == nil {
+		if w.counts[k.namespace] >= maxOfNamespace {
+			return
+		}
 		if i = w.begin(k); i == nil {
 			return
 		}
+		w.counts[k.namespace]++
 	}
 	i.pods[pod] = true
 	i.namings++
@@ -159,6 +166,9 @@ func (w *watches[T]) remove(k key, pod types.UID) {
 	if len(i.pods) == 0 {
 		i.stop()
 		delete(w.items, k)
+		if w.counts[k.namespace]--; w.counts[k.namespace] == 0 {
+			delete(w.counts, k.namespace)
+		}
 	}
 }
 

@@ -251,6 +251,35 @@ func TestAPodThatNamesManyObjects(t *testing.T) {
 	})
 }
 
+// TestPodsOfOneNamespaceThatNameManyObjects cost no more than a number of watches, and take none from others.
+func TestPodsOfOneNamespaceThatNameManyObjects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var gets atomic.Int32
+		s, _ := watching(t, counting(&gets, 0))
+		for i := range 20 {
+			var names []string
+			for j := range maxWatched {
+				names = append(names, fmt.Sprintf("c%d-%d", i, j))
+			}
+			s.Register(naming(types.UID(fmt.Sprint(i)), names...))
+		}
+		other := naming("other", "c")
+		other.Namespace = "other"
+		s.Register(other)
+		if n := len(s.configMaps.watches.items); n != maxOfNamespace+1 {
+			t.Errorf("%d watches", n)
+		}
+		for i := range 20 {
+			s.Unregister(types.UID(fmt.Sprint(i)))
+		}
+		s.Unregister("other")
+		synctest.Wait()
+		if w := s.configMaps.watches; len(w.items) != 0 || len(w.counts) != 0 {
+			t.Errorf("%d watches stay without a pod, and are counted: %v", len(w.items), w.counts)
+		}
+	})
+}
+
 // TestWatchesLeaveTheClientToOthers: a client lets its requests through in their order, so few of them are to open
 // watches.
 func TestWatchesLeaveTheClientToOthers(t *testing.T) {
