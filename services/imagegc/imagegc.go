@@ -57,7 +57,7 @@ func Run(ctx context.Context, cfg Config) error {
 	events := outbox.NewRecorder(s.Bus, cfg.Service.NodeName, s.Log)
 	gc := collector.New(collector.Options{
 		Runtime: client, Ages: store, FileSystem: imagefs.New(), Pods: podimages.New(pods),
-		Retention:            retention.New(cfg.RetentionPlugin, s.Log),
+		Retention:            retention.New(cfg.RetentionPlugin, s.Config.SocketDir(s.Role), s.Log),
 		HighThresholdPercent: cfg.highThreshold(), LowThresholdPercent: cfg.lowThreshold(),
 		MinimumAge: cfg.Kubelet.Kubelet.ImageMinimumGCAge.Duration,
 		MaximumAge: cfg.Kubelet.Kubelet.ImageMaximumGCAge.Duration,

@@ -30,7 +30,7 @@ func Run(ctx context.Context, cfg Config) error {
 		GRPCTLS: cfg.Kubelet.FeatureEnabled("GRPCContainerProbeTLS"),
 	}
 	if cfg.PluginDir != "" {
-		host := pluginhost.New(cfg.PluginDir, s.Log)
+		host := pluginhost.New(cfg.PluginDir, s.Config.SocketDir(s.Role), s.Log)
 		defer host.Close()
 		o.Plugins = host
 	}

@@ -39,17 +39,18 @@ const (
 
 // Plugin is the plugin of the node. Only one goroutine at a time may use it.
 type Plugin struct {
-	path string
-	log  *slog.Logger
+	path    string
+	sockets string
+	log     *slog.Logger
 	// asking holds a token while a goroutine asks, which Keep may have left behind.
 	asking chan struct{}
 	// process is the last one. It belongs to the goroutine that asks.
 	process *pluginprocess.Process
 }
 
-// New returns the plugin of this path; an empty path is no plugin.
-func New(path string, log *slog.Logger) *Plugin {
-	return &Plugin{path: path, log: log, asking: make(chan struct{}, 1)}
+// New returns the plugin of this path, whose socket is below a folder; an empty path is no plugin.
+func New(path, sockets string, log *slog.Logger) *Plugin {
+	return &Plugin{path: path, sockets: sockets, log: log, asking: make(chan struct{}, 1)}
 }
 
 // Keep returns the IDs of the images to keep.
@@ -108,7 +109,7 @@ func (p *Plugin) ask(ctx context.Context, images []*retentionv1.KeepRequest_Imag
 			return process.With(cmd), nil
 		},
 		// Its own environment names no other folder.
-		UnixSocketConfig: &goplugin.UnixSocketConfig{TempDir: "/tmp"},
+		UnixSocketConfig: &goplugin.UnixSocketConfig{TempDir: p.sockets},
 		AllowedProtocols: []goplugin.Protocol{goplugin.ProtocolGRPC},
 		SkipHostEnv:      true, AutoMTLS: true, StartTimeout: startTimeout,
 		Logger: hclog.New(&hclog.LoggerOptions{Level: hclog.Info, Output: &logWriter{p.log}}),

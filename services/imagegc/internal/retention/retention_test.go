@@ -66,7 +66,7 @@ func install(t *testing.T, mode os.FileMode) *Plugin {
 	t.Setenv("HOME", "/root")
 	path := filepath.Join(t.TempDir(), "plugin-under-test")
 	proctest.Install(t, path, mode)
-	return New(path, slog.New(slog.DiscardHandler))
+	return New(path, "/tmp", slog.New(slog.DiscardHandler))
 }
 
 func images(ids ...string) []*retentionv1.KeepRequest_Image {
@@ -85,7 +85,7 @@ func TestKeep(t *testing.T) {
 			t.Fatalf("kept %v, %v", kept, err)
 		}
 	}
-	if kept, err := New("", p.log).Keep(t.Context(), images("a")); err != nil || kept != nil {
+	if kept, err := New("", "/tmp", p.log).Keep(t.Context(), images("a")); err != nil || kept != nil {
 		t.Errorf("without a plugin: %v, %v", kept, err)
 	}
 }
@@ -157,7 +157,7 @@ func TestAScriptThatLeavesAProcessBehind(t *testing.T) {
 // TestGivingUp: at most one goroutine waits for a plugin that the kernel keeps.
 func TestGivingUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := New("/plugin", slog.New(slog.DiscardHandler))
+		p := New("/plugin", "/tmp", slog.New(slog.DiscardHandler))
 		began, goes := time.Now(), make(chan struct{})
 		hang := func() ([]string, error) { <-goes; return nil, nil }
 		for range 3 {
@@ -181,7 +181,7 @@ func TestAFileThatIsNotRun(t *testing.T) {
 			t.Errorf("mode %o: %v", mode, err)
 		}
 	}
-	p := New(filepath.Join(t.TempDir(), "absent"), slog.New(slog.DiscardHandler))
+	p := New(filepath.Join(t.TempDir(), "absent"), "/tmp", slog.New(slog.DiscardHandler))
 	if _, err := p.Keep(t.Context(), images("a")); err == nil || !strings.Contains(err.Error(), "is not installed") {
 		t.Errorf("absent: %v", err)
 	}

@@ -76,6 +76,8 @@ func behave(behaviour string) error {
 		return nil
 	case "speak":
 		return n.Notify(run.NotifyReady)
+	case "change":
+		return change(ctx, n)
 	case "keep":
 		return keep(ctx, n)
 	case "parent", "daemon": // leaves a child of its own behind, a daemon in a session of its own

@@ -116,6 +116,7 @@ type inherited struct {
 	capabilities string // that a bound one is left with
 	nice         int
 	network      string // the process that has it for itself; empty is the supervisor's
+	writable     string // the folders that it may write to; empty is all
 }
 
 var _ launcher = (*spawner)(nil)
@@ -136,6 +137,7 @@ func (sp *spawner) thread(s Spec) (*thread, error) {
 	if s.PrivateNetwork {
 		key.network = s.Name
 	}
+	key.writable = strings.Join(s.Writable, "\x00")
 	if t, ok := sp.threads[key]; ok {
 		return t, nil
 	}
@@ -158,7 +160,12 @@ func (sp *spawner) thread(s Spec) (*thread, error) {
 		if errors.Is(err, errBounding) {
 			// They could be gained in no way but by new privileges, which are given up already.
 			sp.options.Log.Warn("bounding set stays as it is", logkey.Err, err)
-			return nil
+			err = nil
+		}
+		if err == nil && len(s.Writable) > 0 {
+			if err := confine(s.Writable); err != nil {
+				sp.options.Log.Warn("process may write wherever its user may", "process", s.Name, logkey.Err, err)
+			}
 		}
 		return err
 	})

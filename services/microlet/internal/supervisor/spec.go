@@ -46,6 +46,9 @@ type Spec struct {
 	// PrivateNetwork gives the process a network of its own, whose only device is a loopback that is down. Where the
 	// kernel refuses that, the log says so, and the process has the supervisor's network.
 	PrivateNetwork bool
+	// Writable are folders. A process with NoNewPrivileges may write below them only, also where its user may write
+	// elsewhere. Where the kernel cannot enforce that, the log says so. Empty forbids nothing.
+	Writable []string
 	// OOMScoreAdj is the process's adjustment of the OOM killer's score; 0 leaves it the supervisor's.
 	OOMScoreAdj int
 	// Cgroup is the process's own; nil starts it in the supervisor's. A process that cannot be brought there runs all the

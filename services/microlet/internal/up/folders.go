@@ -87,6 +87,21 @@ func folders(placement string) ([]folder, error) {
 	return list, nil
 }
 
+// writable are the folders that a service may write to: its own. Root's may write everywhere.
+func (c *Config) writable(s service.Definition, id role.Identity) []string {
+	if id.UID == 0 {
+		return nil
+	}
+	own := []string{c.Service.SocketDir(s.Role)}
+	if s.Role == role.Bus {
+		own = append(own, filepath.Join(c.Service.RuntimeDir, "bus"))
+	}
+	if s.StateDir != nil {
+		own = append(own, s.StateDir())
+	}
+	return own
+}
+
 // make makes the folder what it should be. Nobody but root can change what is beside it.
 func (f folder) make(ctx context.Context, root *os.Root) error {
 	info, err := root.Lstat(f.name)

@@ -199,6 +199,7 @@ func (c *Config) agents(ctx context.Context, s *service.Service, limits *limits)
 				NoNewPrivileges: id.UID != 0,
 				Nice:            a.Nice,
 				OOMScoreAdj:     a.OOMScoreAdj,
+				Writable:        c.writable(a, id),
 				PrivateNetwork:  a.PrivateNetwork != nil && a.PrivateNetwork(),
 				KeptFiles:       a.KeptFiles,
 				StopStage:       a.StopStage,

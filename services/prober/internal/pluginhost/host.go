@@ -47,6 +47,7 @@ var name = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a
 // Host runs plugins. Make it with New; Close ends them.
 type Host struct {
 	dir     string
+	sockets string
 	log     *slog.Logger
 	mu      sync.Mutex
 	plugins map[string]*process
@@ -54,9 +55,9 @@ type Host struct {
 
 var _ probe.Plugins = (*Host)(nil)
 
-// New returns the host of a folder, which need not exist.
-func New(dir string, log *slog.Logger) *Host {
-	return &Host{dir: dir, log: log, plugins: map[string]*process{}}
+// New returns the host of a folder, which need not exist. The plugins' sockets are below another one.
+func New(dir, sockets string, log *slog.Logger) *Host {
+	return &Host{dir: dir, sockets: sockets, log: log, plugins: map[string]*process{}}
 }
 
 // process is one plugin's.
@@ -202,7 +203,7 @@ func (p *process) ensure(ctx context.Context, path string) (*instance, error) {
 			return i.process.With(cmd), nil
 		},
 		// Its own environment names no other folder.
-		UnixSocketConfig: &goplugin.UnixSocketConfig{TempDir: "/tmp"},
+		UnixSocketConfig: &goplugin.UnixSocketConfig{TempDir: p.host.sockets},
 		AllowedProtocols: []goplugin.Protocol{goplugin.ProtocolGRPC},
 		SkipHostEnv:      true, AutoMTLS: true, StartTimeout: startTimeout,
 		Logger: hclog.New(&hclog.LoggerOptions{

@@ -66,7 +66,7 @@ func install(t *testing.T) *Host {
 	for name, mode := range map[string]os.FileMode{"plugin-under-test": 0o755, "writable": 0o777, "no-program": 0o644} {
 		proctest.Install(t, filepath.Join(dir, name), mode)
 	}
-	h := New(dir, slog.New(slog.DiscardHandler))
+	h := New(dir, "/tmp", slog.New(slog.DiscardHandler))
 	t.Cleanup(h.Close)
 	return h
 }
