@@ -30,6 +30,9 @@ const (
 	// rememberDone is how many delivered Events are known by name, for those whose acknowledgement was lost: more
 	// than can wait for one.
 	rememberDone = 4 * subject.OutboxMaxPending
+	// rememberSeries is how many Events are known for their repetitions, and as many kinds of them by ten messages each.
+	// A node's pods have several hundred. A service may record Events of 16 KiB, so that these are 200 MiB.
+	rememberSeries = 1024
 	// takeMin and takeMax are the first and the longest pause after the bus gave nothing out.
 	takeMin = 50 * time.Millisecond
 	takeMax = 2 * time.Second
@@ -87,8 +90,9 @@ func (b busSource) Take(ctx context.Context) (message, error) {
 }
 
 // Delivery takes Events from the outbox to the apiserver for all services of the node: they share one budget, and one
-// correlation as the kubelet's, with its defaults. Events about one object are delivered in their order, those of
-// different objects at the same time. An Event that the apiserver does not take waits aside and holds up no other.
+// correlation, which is the kubelet's except that it remembers less. Events about one object are delivered in their
+// order, those of different objects at the same time. An Event that the apiserver does not take waits aside and holds
+// up no other.
 type Delivery struct {
 	source     source
 	sink       Sink
@@ -141,7 +145,7 @@ func newDelivery(from source, sink Sink, o Options) (*Delivery, error) {
 	}
 	d := &Delivery{
 		source: from, sink: sink, log: o.Log.With(logkey.Component, "outbox"),
-		correlator: record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{}),
+		correlator: record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{LRUCacheSize: rememberSeries}),
 		limit:      flowcontrol.NewFakeAlwaysRateLimiter(),
 		calls:      make(chan struct{}, maxCalls), reach: newReach(), answered: o.Answered, tracer: o.Tracer,
 		room: make(chan struct{}, subject.OutboxMaxPending), wake: signal.New(), done: lru.New(rememberDone),

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -18,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
+	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/pause"
 )
@@ -488,6 +492,36 @@ func TestManyEventsAboutOnePod(t *testing.T) {
 			t.Errorf("%d are not acknowledged", n)
 		}
 	})
+}
+
+// TestWhatManyEventsTake: a service can record Events as large and as different as it likes. Those that the spam filter
+// keeps back are remembered too.
+func TestWhatManyEventsTake(t *testing.T) {
+	d, err := newDelivery(&stream{}, newAPIServer(nil), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	heap := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	long := strings.Repeat("x", subject.OutboxMaxEntry-1000)
+	for i := range 45_000 {
+		if _, err := d.correlator.EventCorrelate(&corev1.Event{
+			InvolvedObject: corev1.ObjectReference{Kind: "Pod", Name: "noisy"}, Type: corev1.EventTypeNormal,
+			Reason: strconv.Itoa(i / 10), Message: strconv.Itoa(i) + long,
+			FirstTimestamp: metav1.Now(), LastTimestamp: metav1.Now(), Count: 1,
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if took := heap() - before; took > 256<<20 {
+		t.Errorf("they take %d MiB", took>>20)
+	}
+	runtime.KeepAlive(d)
 }
 
 // What was not acknowledged comes again: to the same process, which knows it, and to the next one after a death.
