@@ -97,12 +97,13 @@ func (r *Runtime) list(ctx context.Context, sf *runtimeapi.PodSandboxFilter, cf 
 	return sandboxes, containers, err
 }
 
+// newestFirst goes by what counts the instances: the clock may have been set back between two of them.
 func newestFirst(s *pod.State) {
 	slices.SortFunc(s.Sandboxes, func(a, b pod.Sandbox) int {
-		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(b.Attempt, a.Attempt), cmp.Compare(a.ID, b.ID))
+		return cmp.Or(cmp.Compare(b.Attempt, a.Attempt), b.Created.Compare(a.Created), cmp.Compare(a.ID, b.ID))
 	})
 	slices.SortFunc(s.Containers, func(a, b pod.Container) int {
-		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(b.RestartCount, a.RestartCount),
+		return cmp.Or(cmp.Compare(b.RestartCount, a.RestartCount), b.Created.Compare(a.Created),
 			cmp.Compare(a.ID, b.ID))
 	})
 }

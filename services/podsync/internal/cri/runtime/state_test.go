@@ -268,3 +268,23 @@ func TestStatusCallsAreBounded(t *testing.T) {
 		}
 	})
 }
+
+// TestTheNewestAfterTheClockWasSetBack is the last instance, although one before was created later by the clock. Else
+// the pod would seem to have no sandbox and its container to have ended, until the clock has made up for it.
+func TestTheNewestAfterTheClockWasSetBack(t *testing.T) {
+	early, late := time.Unix(1_000_000, 0), time.Unix(2_000_000, 0)
+	s := &pod.State{
+		Sandboxes: []pod.Sandbox{{ID: "a", Created: late, Attempt: 0}, {ID: "b", Created: early, Attempt: 1, Ready: true}},
+		Containers: []pod.Container{
+			{ID: "1", Name: "app", Created: late, RestartCount: 4, State: runtimeapi.ContainerState_CONTAINER_EXITED},
+			{ID: "2", Name: "app", Created: early, RestartCount: 5, State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+		},
+	}
+	newestFirst(s)
+	if ready := s.ReadySandbox(); ready == nil || ready.ID != "b" {
+		t.Errorf("the sandbox is %v", ready)
+	}
+	if newest := s.Latest("app"); newest.ID != "2" {
+		t.Errorf("the container is %s", newest.ID)
+	}
+}
