@@ -28,6 +28,9 @@ const (
 	listenRetry = time.Second
 	// closedLogPeriod is how often it is logged that connections are closed for their number.
 	closedLogPeriod = 10 * time.Second
+	// maxFrame bounds a frame of HTTP/2, for which memory is taken before it arrives. It is the least that a server may
+	// allow; net/http allows 1 MiB.
+	maxFrame = 16 << 10
 	// stopGrace is how long answers under way may take once the service stops.
 	stopGrace = time.Second
 )
@@ -126,7 +129,7 @@ func (s *Server) server(may allowance) *http.Server {
 		WriteTimeout:      may.write,
 		IdleTimeout:       keepAlive,
 		MaxHeaderBytes:    may.header,
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: may.streams},
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: may.streams, MaxReadFrameSize: maxFrame},
 		// "OPTIONS *" is for the handler to refuse, like all else
 		DisableGeneralOptionsHandler: true,
 		ErrorLog:                     slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug), // strangers must not fill the log

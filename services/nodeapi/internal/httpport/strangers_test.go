@@ -258,3 +258,30 @@ func TestConnectionsOfCertifiedCallers(t *testing.T) {
 		}
 	})
 }
+
+// TestFramesOfStrangersAreSmall has one begin a frame of 1 MiB, for which the server would take as much memory before it
+// arrives.
+func TestFramesOfStrangersAreSmall(t *testing.T) {
+	s := server(hello, Limits{Connections: 9, PerAddress: 9})
+	authority := secure(t, s)
+	p := start(t, s)
+	for name, pairs := range map[string][]tls.Certificate{
+		"a stranger":                {},
+		"a caller with certificate": {authority.Pair(testpki.Client("other"))},
+	} {
+		c := tls.Client(p.dial("192.0.2.1:1"), &tls.Config{
+			InsecureSkipVerify: true, Certificates: pairs, NextProtos: []string{"h2"},
+		})
+		defer c.NetConn().Close()
+		go func() {
+			// The preface, SETTINGS, and the head of a frame of DATA.
+			_, _ = io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"+"\x00\x00\x00\x04\x00\x00\x00\x00\x00"+
+				"\x0f\xff\xff\x00\x00\x00\x00\x00\x01")
+		}()
+		_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+		said, err := io.ReadAll(c)
+		if err != nil || !strings.Contains(string(said), "\x00\x00\x00\x06") { // GOAWAY with FRAME_SIZE_ERROR
+			t.Errorf("%s: %q, %v", name, said, err)
+		}
+	}
+}
