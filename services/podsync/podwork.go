@@ -78,7 +78,7 @@ func (p *podWork) admit(s *service.Service, cfg *Config, env *environment, helpe
 		Metrics: s.Metrics,
 	}
 	p.shutdown = shutdown.New(shutdown.Options{
-		Kubelet: cfg.Kubelet, Service: s, Pods: env.workers, Delivered: p.reports.Mirrors.Delivered,
+		Kubelet: cfg.Kubelet, Service: s, Pods: env.workers, Delivered: p.reports.Statuses.Delivered,
 		Node: env.node.Object.Node, Reference: env.node.Reference, Events: env.events, BootID: env.node.Capacity.BootID,
 	})
 	if p.shutdown != nil {
@@ -103,7 +103,7 @@ func (p *podWork) dispatch(s *service.Service, cfg *Config, env *environment) {
 			Admission: p.admission, ContainerAdmission: p.admission.Containers, Ends: p.admission.Ends,
 		},
 		Reporting: pods.Reporting{
-			Mirrors: p.reports.Mirrors, Reporter: p.reports.Pods(), Events: env.events, Probes: p.reports.Probing,
+			Statuses: p.reports.Statuses, Reporter: p.reports.Pods(), Events: env.events, Probes: p.reports.Probing,
 			HostIPs: env.node.HostIPs, Traces: p.reports.Traces,
 		},
 		Limits: settings,
@@ -130,7 +130,7 @@ func startWakers(s *service.Service, env *environment, p *podWork) {
 		Volumes: p.resources.volumes.Manager,
 		Explain: api.ExplainDeps{
 			NodeName: env.name, Gated: p.gated, Sources: p.sources.Kinds(), Workers: env.workers, Dispatcher: p.dispatcher,
-			Statuses: p.reports.Mirrors, Probes: p.reports.Probing, Pulls: p.resources.images, Judge: p.admission,
+			Statuses: p.reports.Statuses, Probes: p.reports.Probing, Pulls: p.resources.images, Judge: p.admission,
 		},
 	})
 }

@@ -25,7 +25,7 @@ func (w *worker) deadline(p *v1.Pod) time.Time {
 	if !p.Status.StartTime.IsZero() {
 		began = p.Status.StartTime.Time
 	}
-	if last, ok := w.deps.Mirrors.Last(w.uid); ok && !last.StartTime.IsZero() {
+	if last, ok := w.deps.Statuses.Last(w.uid); ok && !last.StartTime.IsZero() {
 		began = last.StartTime.Time
 	}
 	return began.Add(time.Duration(*p.Spec.ActiveDeadlineSeconds) * time.Second)

@@ -105,14 +105,15 @@ type Logs interface {
 	NextRestartCount(p logs.Pod, container string) int32
 }
 
-// MirrorManager keeps the mirror pods of static pods, and passes the status of every pod on to the object that shows it
-// in the API; see mirror.Manager.
-type MirrorManager interface {
-	// Want reports a static pod, which the API knows by its mirror pod alone.
+// Statuses is the way of a pod's status to the object that shows it in the API; see status.Statuses.
+type Statuses interface {
+	// Want announces a static pod, which the API shows by its mirror pod alone.
 	Want(p *v1.Pod)
 	Set(p *v1.Pod, s v1.PodStatus)
+	// Terminated reports the last status of a pod that is being deleted, whose object may go now.
 	Terminated(p *v1.Pod, s v1.PodStatus)
 	UpdateFromAPI(p *v1.Pod)
+	// Last returns the status that was reported last, or that an earlier podsync reported.
 	Last(uid types.UID) (v1.PodStatus, bool)
 	Forget(uid types.UID)
 }
@@ -217,7 +218,7 @@ type Admissions struct {
 
 // Reporting holds where workers report the status, and the parts of the status that are not from the runtime.
 type Reporting struct {
-	Mirrors  MirrorManager
+	Statuses Statuses
 	Reporter PodReporter
 	Events   record.EventRecorder
 	Probes   Probes

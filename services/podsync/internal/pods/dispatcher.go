@@ -189,7 +189,7 @@ func (d *Dispatcher) newWorker(p *v1.Pod, from podsyncv1.PodSource) *worker {
 func (d *Dispatcher) start(ctx context.Context, w *worker) {
 	d.deps.Admission.Add(w.pod, w.source)
 	if isStatic(w.source) {
-		d.deps.Mirrors.Want(w.pod)
+		d.deps.Statuses.Want(w.pod)
 	}
 	if end := d.deps.Ends(w.pod); end != nil {
 		w.evict(eviction{causeEvicted, *end, nil})

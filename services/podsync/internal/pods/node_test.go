@@ -123,7 +123,7 @@ func newNode(t *testing.T, cri *fake.Runtime) *node {
 			Ends: func(p *v1.Pod) *status.Override { return n.ends[p.UID] },
 		},
 		Reporting: Reporting{
-			Mirrors:  n,
+			Statuses: n,
 			Reporter: n.published,
 			Events:   n.events,
 			Probes:   unprobed{},

@@ -24,7 +24,7 @@ func (s *Workers) Probed(uid types.UID) {
 func (w *worker) probeResults(p *v1.Pod) results.Results {
 	v := w.deps.Probes.Of(w.uid)
 	statuses := p.Status.InitContainerStatuses
-	if last, ok := w.deps.Mirrors.Last(w.uid); ok {
+	if last, ok := w.deps.Statuses.Last(w.uid); ok {
 		statuses = last.InitContainerStatuses
 	}
 	for i := range statuses {

@@ -40,14 +40,14 @@ func (w *worker) reportNewest(p *v1.Pod, state *pod.State, beside bool) (ready b
 	w.shown = state
 	state = w.unlessRestarting(p, state)
 	s := w.status(p, state)
-	if last, ok := w.deps.Mirrors.Last(w.uid); beside && ok && podutil.IsTerminal(s.Phase) {
+	if last, ok := w.deps.Statuses.Last(w.uid); beside && ok && podutil.IsTerminal(s.Phase) {
 		s.Phase, s.Reason, s.Message = last.Phase, last.Reason, last.Message
 	}
 	if podutil.IsTerminal(s.Phase) && !state.AnyRunning() {
 		// The scheduler reuses the resources as soon as it sees this status, so they are released first.
 		w.deps.Admission.Ended(w.uid)
 	}
-	w.deps.Mirrors.Set(p, s)
+	w.deps.Statuses.Set(p, s)
 	w.deps.Reporter.Status(w.uid, state, &s)
 	w.mu.Lock()
 	w.reported = true
@@ -156,7 +156,7 @@ func (w *worker) status(p *v1.Pod, state *pod.State) v1.PodStatus {
 	if e := w.currentEviction(); e != nil {
 		in.Override = &e.override
 	}
-	if last, ok := w.deps.Mirrors.Last(w.uid); ok {
+	if last, ok := w.deps.Statuses.Last(w.uid); ok {
 		in.Old = &last
 	}
 	switch {

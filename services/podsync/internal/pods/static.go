@@ -52,7 +52,7 @@ func (d *Dispatcher) hold(p *v1.Pod, from podsyncv1.PodSource) bool {
 	for i, h := range d.held[name] {
 		if h.pod.UID == p.UID {
 			d.held[name][i].pod = p
-			d.deps.Mirrors.Want(p)
+			d.deps.Statuses.Want(p)
 			return true
 		}
 	}
@@ -62,7 +62,7 @@ func (d *Dispatcher) hold(p *v1.Pod, from podsyncv1.PodSource) bool {
 	d.log.Info("static pod waits for the end of another of its name", logkey.Pod, podName(p), logkey.PodUID, p.UID,
 		logkey.Source, from.String())
 	d.held[name] = append(d.held[name], held{p, from})
-	d.deps.Mirrors.Want(p) // it may be known by its UID, and have been dropped since
+	d.deps.Statuses.Want(p) // it may be known by its UID, and have been dropped since
 	return true
 }
 
@@ -82,7 +82,7 @@ func (d *Dispatcher) dropHeld(uid types.UID) {
 		if len(rest) == len(list) {
 			continue
 		}
-		d.deps.Mirrors.Forget(uid)
+		d.deps.Statuses.Forget(uid)
 		if d.held[name] = rest; len(rest) == 0 {
 			delete(d.held, name)
 		}
@@ -110,7 +110,7 @@ func (w *worker) restarts() bool {
 	if p == nil || !isStatic(w.source) || p.Spec.RestartPolicy != v1.RestartPolicyAlways {
 		return false
 	}
-	last, _ := w.deps.Mirrors.Last(w.uid)
+	last, _ := w.deps.Statuses.Last(w.uid)
 	return !podutil.IsTerminal(last.Phase)
 }
 

@@ -113,7 +113,7 @@ func (w *worker) decide(p *v1.Pod, state *pod.State) decide.Actions {
 		Liveness: results.Liveness, Startup: results.Startup,
 		KeepDead: w.deps.KeepDead, Stopped: w.stoppedSandboxes, Refused: w.history.refusedEphemeral,
 	}
-	if last, ok := w.deps.Mirrors.Last(w.uid); ok {
+	if last, ok := w.deps.Statuses.Last(w.uid); ok {
 		in.Reported = &last
 	}
 	return decide.Decide(in)

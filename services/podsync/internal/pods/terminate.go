@@ -85,7 +85,7 @@ func (w *worker) awaitRemoval(p *v1.Pod) (time.Duration, bool, error) {
 	w.reporting.Lock()
 	s := w.status(p, w.last)
 	w.reporting.Unlock()
-	w.deps.Mirrors.Terminated(p, s)
+	w.deps.Statuses.Terminated(p, s)
 	return jitter(w.deps.Resync), false, nil
 }
 

@@ -158,7 +158,7 @@ func (w *worker) set(p *v1.Pod) {
 	case podutil.IsTerminal(old.Status.Phase) != podutil.IsTerminal(p.Status.Phase):
 		w.publish() // which of its containers have run is known now
 	}
-	w.deps.Mirrors.UpdateFromAPI(p)
+	w.deps.Statuses.UpdateFromAPI(p)
 }
 
 // remove notifies the worker that its pod's object is gone.
@@ -195,7 +195,7 @@ func (w *worker) run(ctx context.Context) (finished bool) {
 	defer w.notices.clear()
 	w.goroutines.Go(func() { w.reportBeside(beside) })
 	w.life, w.round = ctx, ctx
-	w.deps.Mirrors.UpdateFromAPI(p)
+	w.deps.Statuses.UpdateFromAPI(p)
 	timer := time.NewTimer(firstDelay(p))
 	defer timer.Stop()
 	for {
@@ -373,7 +373,7 @@ func (w *worker) forget() {
 		return
 	}
 	w.deps.Objects.Unregister(w.uid)
-	w.deps.Mirrors.Forget(w.uid)
+	w.deps.Statuses.Forget(w.uid)
 	w.deps.Reporter.Forget(w.uid)
 	w.deps.Admission.Forget(w.uid)
 	w.mu.Lock()

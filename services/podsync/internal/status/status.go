@@ -6,6 +6,7 @@
 package status
 
 import (
+	"context"
 	"log/slog"
 	"sync"
 
@@ -58,15 +59,18 @@ type Prober interface {
 
 // Reports are podsync's.
 type Reports struct {
-	// Mirrors bring statuses to the API, and Probing the prober's results to the workers.
-	Mirrors *mirror.Manager
+	// Statuses bring the statuses of pods to the API, Mirrors those of static pods.
+	Statuses *Statuses
+	Mirrors  *mirror.Manager
+	// Probing brings the prober's results to the workers.
 	Probing *probes.Probing
 	// Traces are those of the pods; nil is none.
 	Traces *trace.Traces
 
-	statuses *manager.Manager // nil without an apiserver
-	pods     PodReporter
-	node     nodeKeys
+	pods PodReporter
+	node nodeKeys
+	// deliver brings statuses to the API; nil without an API server.
+	deliver func(context.Context) error
 }
 
 // New returns reports that send nothing before Start.
@@ -79,27 +83,29 @@ func New(o Options) (*Reports, error) {
 		o.Log)
 	r.pods = PodReporter{gateway: o.Gateway, bus: bus, prober: r.Probing, traces: r.Traces}
 	r.node = nodeKeys{bus: bus, capacity: o.Capacity}
-	mirrors := mirror.Options{NodeName: o.NodeName, Log: o.Log, Metrics: o.Metrics}
+	mirrors := mirror.Options{NodeName: o.NodeName, Statuses: noStatuses{}, Log: o.Log, Metrics: o.Metrics}
+	r.Statuses = &Statuses{pods: noStatuses{}}
 	if !o.Kubelet.Standalone() {
-		var err error
-		r.statuses, err = manager.New(manager.Options{
+		statuses, err := manager.New(manager.Options{
 			Client: manager.NewClient(o.Client), Traces: r.Traces,
 			Log: o.Log, Metrics: o.Metrics,
 		})
 		if err != nil {
 			return nil, err
 		}
-		mirrors.API, mirrors.Statuses = mirror.NewAPI(o.Client), r.statuses
+		r.Statuses.pods, r.deliver = statuses, statuses.Run
+		mirrors.API, mirrors.Statuses = mirror.NewAPI(o.Client), statuses
 	}
 	var err error
 	r.Mirrors, err = mirror.New(mirrors)
+	r.Statuses.mirrors = r.Mirrors
 	return r, err
 }
 
 // Start has s deliver statuses, keep mirror pods and assign probes.
 func (r *Reports) Start(s *service.Service) {
-	if r.statuses != nil {
-		s.Go("statuses", r.statuses.Run)
+	if r.deliver != nil {
+		s.Go("statuses", r.deliver)
 		s.Go("mirrors", r.Mirrors.Run)
 	}
 	s.Go("probe assignment", r.Probing.Run)

@@ -30,12 +30,10 @@ const (
 	timeout    = 10 * time.Second
 )
 
-// Statuses brings pods' statuses to the API; statusmanager.Manager does.
+// Statuses brings the statuses of mirror pods to the API.
 type Statuses interface {
 	Set(p *v1.Pod, s v1.PodStatus)
-	Terminated(p *v1.Pod, s v1.PodStatus)
 	UpdateFromAPI(p *v1.Pod)
-	Last(uid types.UID) (v1.PodStatus, bool)
 	Delivered(uid types.UID) bool
 	Forget(uid types.UID)
 }
@@ -52,7 +50,7 @@ type API interface {
 // Options of a Manager.
 type Options struct {
 	NodeName string
-	// API and Statuses are nil on a node without an apiserver.
+	// API is only used by Run.
 	API      API
 	Statuses Statuses
 	Log      *slog.Logger
@@ -66,8 +64,7 @@ type static struct {
 	status *v1.PodStatus
 }
 
-// Manager mirrors static pods. It stands before the manager of statuses and sends each to the object that the API
-// knows: the pod itself, or its mirror. Its methods may be called at the same time, and none of them waits.
+// Manager mirrors static pods. Its methods may be called at the same time, and none of them waits.
 type Manager struct {
 	nodeName string
 	api      API
@@ -193,98 +190,70 @@ func (m *Manager) Get(uid types.UID) (*v1.Pod, *v1.PodStatus) {
 	return s.pod, s.status.DeepCopy()
 }
 
-// Set implements worker.MirrorManager.
+// Wants reports whether this is a static pod that was announced and not forgotten since.
+func (m *Manager) Wants(uid types.UID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.statics[uid] != nil
+}
+
+// Set keeps the newest status of a static pod, and shows it in its mirror.
 func (m *Manager) Set(p *v1.Pod, status v1.PodStatus) {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	s := m.statics[p.UID]
 	if s == nil {
-		m.mu.Unlock()
-		if m.statuses != nil {
-			m.statuses.Set(p, status)
-		}
 		return
 	}
-	defer m.mu.Unlock()
 	s.status = status.DeepCopy()
-	if mirror := m.mirrors[manifest.FullName(s.pod)]; mirror != nil && m.shown(mirror) == s {
+	if mirror := m.mirrorOf(s); mirror != nil {
 		m.show(s, mirror)
 	}
 }
 
-// Terminated implements worker.MirrorManager. The end of a static pod is not the API's to wait for.
-func (m *Manager) Terminated(p *v1.Pod, status v1.PodStatus) {
-	if m.isStatic(p.UID) {
-		m.Set(p, status)
-		return
-	}
-	if m.statuses != nil {
-		m.statuses.Terminated(p, status)
-	}
-}
-
-// UpdateFromAPI implements worker.MirrorManager. What the API says of a static pod comes with its mirror.
-func (m *Manager) UpdateFromAPI(p *v1.Pod) {
-	if m.statuses != nil && !m.isStatic(p.UID) {
-		m.statuses.UpdateFromAPI(p)
-	}
-}
-
-// Last implements worker.MirrorManager. After a restart the mirror remembers some of what was reported of the static
-// pod.
+// Last returns the status of a static pod that was reported last, and whether there is one. After a restart the mirror
+// remembers some of what was reported of the static pod.
 func (m *Manager) Last(uid types.UID) (v1.PodStatus, bool) {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	s := m.statics[uid]
 	if s == nil {
-		m.mu.Unlock()
-		if m.statuses == nil {
-			return v1.PodStatus{}, false
-		}
-		return m.statuses.Last(uid)
+		return v1.PodStatus{}, false
 	}
-	defer m.mu.Unlock()
 	if s.status != nil {
 		return *s.status.DeepCopy(), true
 	}
-	if mirror := m.mirrors[manifest.FullName(s.pod)]; mirror != nil && m.shown(mirror) == s &&
-		mirror.Status.StartTime != nil {
+	if mirror := m.mirrorOf(s); mirror != nil && mirror.Status.StartTime != nil {
 		return remembered(s.pod, &mirror.Status), true
 	}
 	return v1.PodStatus{}, false
 }
 
-// Delivered reports whether the API server has the newest status of the pod. What it cannot have, because there is no
-// API server or no mirror of a static pod, is not waited for.
+// Delivered reports whether the API server has the newest status of a static pod. It is true for one that has no mirror
+// to show it.
 func (m *Manager) Delivered(uid types.UID) bool {
-	if m.statuses == nil {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.statics[uid]
+	if s == nil {
 		return true
 	}
-	m.mu.Lock()
-	s := m.statics[uid]
-	if s == nil {
-		m.mu.Unlock()
-		return m.statuses.Delivered(uid)
-	}
-	defer m.mu.Unlock()
-	mirror := m.mirrors[manifest.FullName(s.pod)]
-	return mirror == nil || m.shown(mirror) != s || m.statuses.Delivered(mirror.UID)
+	mirror := m.mirrorOf(s)
+	return mirror == nil || m.statuses.Delivered(mirror.UID)
 }
 
-// Forget implements worker.MirrorManager: nothing of the pod is left on the node.
+// Forget drops a static pod of which nothing is left on the node. Its mirror is deleted.
 func (m *Manager) Forget(uid types.UID) {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	s := m.statics[uid]
 	if s == nil {
-		m.mu.Unlock()
-		if m.statuses != nil {
-			m.statuses.Forget(uid)
-		}
 		return
 	}
-	defer m.mu.Unlock()
-	name := manifest.FullName(s.pod)
-	if mirror := m.mirrors[name]; mirror != nil && m.shown(mirror) == s {
+	if mirror := m.mirrorOf(s); mirror != nil {
 		m.outdated[mirror.UID] = true
 	}
+	name := manifest.FullName(s.pod)
 	delete(m.statics, uid)
 	m.wanted[name] = slices.DeleteFunc(m.wanted[name], func(u types.UID) bool { return u == uid })
 	if len(m.wanted[name]) == 0 {
@@ -293,10 +262,12 @@ func (m *Manager) Forget(uid types.UID) {
 	m.queue.Add(name)
 }
 
-func (m *Manager) isStatic(uid types.UID) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.statics[uid] != nil
+// mirrorOf returns the mirror that shows the static pod, nil if none does. The caller holds mu.
+func (m *Manager) mirrorOf(s *static) *v1.Pod {
+	if mirror := m.mirrors[manifest.FullName(s.pod)]; mirror != nil && m.shown(mirror) == s {
+		return mirror
+	}
+	return nil
 }
 
 // shown is the static pod that the mirror shows, nil if it shows none that is wanted. The caller holds mu.

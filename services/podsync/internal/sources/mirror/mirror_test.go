@@ -100,14 +100,7 @@ func (c *cluster) Set(p *v1.Pod, s v1.PodStatus) {
 	defer c.mu.Unlock()
 	c.status[p.UID] = s
 }
-func (c *cluster) Terminated(p *v1.Pod, s v1.PodStatus) { c.Set(p, s) }
-func (c *cluster) UpdateFromAPI(*v1.Pod)                {}
-func (c *cluster) Last(uid types.UID) (v1.PodStatus, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s, ok := c.status[uid]
-	return s, ok
-}
+func (c *cluster) UpdateFromAPI(*v1.Pod) {}
 func (c *cluster) Delivered(uid types.UID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -231,7 +224,7 @@ func TestMirrorFollows(t *testing.T) {
 		c.want(t, "a", "mirror-3 Running")
 		m.Forget("a")
 		c.want(t, "b", "mirror-4 Pending")
-		m.Terminated(staticPod("b"), v1.PodStatus{Phase: v1.PodSucceeded})
+		m.Set(staticPod("b"), v1.PodStatus{Phase: v1.PodSucceeded})
 		c.want(t, "b", "mirror-4 Succeeded")
 
 		// The manifest is removed: the mirror goes when every source was heard and nothing of the pod is left.
@@ -314,7 +307,7 @@ func TestStartTimeIsKeptWhenTheMirrorComesLate(t *testing.T) {
 		c.pods[name] = old
 		m.SetMirror(old)
 		c.want(t, "a", "old Running")
-		if s, _ := c.Last("old"); !s.StartTime.Equal(&began) {
+		if s := c.status["old"]; !s.StartTime.Equal(&began) {
 			t.Errorf("start time is %v", s.StartTime)
 		}
 	})
@@ -331,19 +324,6 @@ func TestANameThatAnotherPodHas(t *testing.T) {
 		c.mu.Unlock()
 		c.want(t, "a")
 	})
-}
-
-func TestOrdinaryPodsPassThrough(t *testing.T) {
-	m, c := newManager(t)
-	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "ordinary", UID: "1"}}
-	m.Set(p, v1.PodStatus{Phase: v1.PodRunning})
-	if last, ok := m.Last("1"); !ok || last.Phase != v1.PodRunning || m.Source(manifest.FullName(p)) != "" {
-		t.Errorf("last is %v, %v", last, ok)
-	}
-	m.Forget("1")
-	if len(c.statuses()) != 0 {
-		t.Error("not forgotten")
-	}
 }
 
 func TestStandalone(t *testing.T) {
@@ -377,9 +357,9 @@ func TestAStatusIsDeliveredByItsMirror(t *testing.T) {
 			t.Error("the mirror counts as delivered although the API server has not acknowledged it")
 		}
 		c.mu.Lock()
-		c.delivered = map[types.UID]bool{"mirror-1": true, "p": true}
+		c.delivered = map[types.UID]bool{"mirror-1": true}
 		c.mu.Unlock()
-		if !m.Delivered("s") || !m.Delivered("p") || m.Delivered("other") {
+		if !m.Delivered("s") {
 			t.Error("what the API server has acknowledged is not what counts")
 		}
 	})

@@ -35,7 +35,7 @@ type Dispatcher interface {
 	Unsynced() []podsyncv1.PodSource
 }
 
-// Statuses know what was reported of a pod last; see mirror.Manager.
+// Statuses know what was reported of a pod last; see status.Statuses.
 type Statuses interface {
 	Last(uid types.UID) (v1.PodStatus, bool)
 }
