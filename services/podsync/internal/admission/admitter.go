@@ -172,7 +172,7 @@ func (a *Admitter) Admit(ctx context.Context, p *v1.Pod, source podsyncv1.PodSou
 		a.runs[p.UID] = true
 		a.mu.Unlock()
 	}
-	if source == podsyncv1.PodSource_POD_SOURCE_API {
+	if !source.Static() {
 		// The kubelet too looks at no pod of the apiserver's before it knows the Node.
 		if err := a.o.Nodes.Wait(ctx); err != nil {
 			return Result{}, fmt.Errorf("wait for the Node: %w", err)
@@ -257,7 +257,7 @@ func (a *Admitter) due(e *entry) bool {
 		return true
 	}
 	return a.heard[e.source] && e.pod.DeletionTimestamp == nil && e.leaves.IsZero() &&
-		(a.nodeKnown || e.source != podsyncv1.PodSource_POD_SOURCE_API)
+		(a.nodeKnown || e.source.Static())
 }
 
 func (a *Admitter) decideOne(ctx context.Context, e *entry, others []*entry) {

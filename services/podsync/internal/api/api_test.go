@@ -119,9 +119,11 @@ func TestAPodIsToldWithItsStatus(t *testing.T) {
 	if _, err := s.GetLocalPod(t.Context(), &podsyncv1.GetLocalPodRequest{Uid: "b"}); status.Code(err) != codes.NotFound {
 		t.Errorf("a pod that is not here: %v", err)
 	}
-	s.mirrors = mirrors{pod: p}
-	if got, err = s.GetLocalPod(t.Context(), &podsyncv1.GetLocalPodRequest{Uid: "a"}); err != nil ||
-		got.GetStatus() != nil {
-		t.Errorf("a pod that has no status yet: %v, %v", got, err)
+	// The pod has no status yet, or is only known to its source.
+	for _, s.mirrors = range []mirrors{{pod: p}, {}} {
+		if got, err = s.GetLocalPod(t.Context(), &podsyncv1.GetLocalPodRequest{Uid: "a"}); err != nil ||
+			got.GetPod().GetUid() != "a" || got.GetStatus() != nil {
+			t.Errorf("a pod that has no status yet: %v, %v", got, err)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -54,11 +55,19 @@ func (l *localPods) RemovePod(ctx context.Context,
 }
 
 // GetLocalPod implements podsyncv1.PodsyncServiceServer. It also returns a pod that is ending.
-func (l *localPods) GetLocalPod(_ context.Context,
+func (l *localPods) GetLocalPod(ctx context.Context,
 	r *podsyncv1.GetLocalPodRequest) (*podsyncv1.GetLocalPodResponse, error) {
 	p, reported := l.mirrors.Get(types.UID(r.GetUid()))
-	if p == nil {
-		return nil, status.Errorf(codes.NotFound, "nothing of pod %s is on this node", r.GetUid())
+	if p == nil { // the dispatcher may not have announced it yet
+		wanted, err := l.pods.List(ctx)
+		if err != nil {
+			return nil, asStatus(err)
+		}
+		i := slices.IndexFunc(wanted, func(p *v1.Pod) bool { return p.UID == types.UID(r.GetUid()) })
+		if i < 0 {
+			return nil, status.Errorf(codes.NotFound, "nothing of pod %s is on this node", r.GetUid())
+		}
+		p = wanted[i]
 	}
 	answer := &podsyncv1.GetLocalPodResponse{Pod: localPod(p)}
 	if reported != nil {

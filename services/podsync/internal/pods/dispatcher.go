@@ -115,17 +115,17 @@ func (d *Dispatcher) take() []func(context.Context) {
 // SetPod implements source.Sink.
 func (d *Dispatcher) SetPod(p *v1.Pod, from podsyncv1.PodSource) {
 	d.post(func(ctx context.Context) {
-		if w := d.workers.worker(p.UID); w != nil {
-			if w.source != from {
-				d.log.Error("two sources have a pod of the same UID, using the first", logkey.Pod, podName(p),
-					logkey.PodUID, p.UID,
-					"first", w.source.String(), "second", from.String())
-				return
-			}
-			w.set(p)
+		w := d.workers.worker(p.UID)
+		if w != nil && w.source != from {
+			d.log.Error("two sources have a pod of the same UID, using the first", logkey.Pod, podName(p),
+				logkey.PodUID, p.UID,
+				"first", w.source.String(), "second", from.String())
 			return
 		}
-		if !d.hold(p, from) {
+		d.announce(p, from)
+		if w != nil {
+			w.set(p)
+		} else if !d.hold(p, from) {
 			d.start(ctx, d.newWorker(p, from))
 		}
 	})
@@ -188,9 +188,6 @@ func (d *Dispatcher) newWorker(p *v1.Pod, from podsyncv1.PodSource) *worker {
 // skip a UID that it has seen before: it has forgotten the pod when the pod went.
 func (d *Dispatcher) start(ctx context.Context, w *worker) {
 	d.deps.Admission.Add(w.pod, w.source)
-	if isStatic(w.source) {
-		d.deps.Statuses.Want(w.pod)
-	}
 	if end := d.deps.Ends(w.pod); end != nil {
 		w.evict(eviction{causeEvicted, *end, nil})
 	}
@@ -208,6 +205,7 @@ func (d *Dispatcher) start(ctx context.Context, w *worker) {
 // of an apiserver that was behind or when a manifest was put back, it gets another worker.
 func (d *Dispatcher) finish(ctx context.Context, w *worker) {
 	if p := w.wantedAgain(); p != nil {
+		d.announce(p, w.source)                     // the worker may have had it forgotten since
 		if w.isForgotten() && d.hold(p, w.source) { // another of its name has begun since
 			d.workers.remove(w.uid)
 			return

@@ -37,22 +37,26 @@ func (d *Dispatcher) Unsynced() []podsyncv1.PodSource {
 	return slices.Clone(d.unsynced)
 }
 
-func isStatic(from podsyncv1.PodSource) bool { return from != podsyncv1.PodSource_POD_SOURCE_API }
-
 func fullName(p *v1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 }
 
+// announce announces a static pod, so that its status goes to its mirror pod.
+func (d *Dispatcher) announce(p *v1.Pod, from podsyncv1.PodSource) {
+	if from.Static() {
+		d.deps.Statuses.Want(p)
+	}
+}
+
 // hold keeps a static pod back while another of its name has a worker, and reports whether it does.
 func (d *Dispatcher) hold(p *v1.Pod, from podsyncv1.PodSource) bool {
-	if !isStatic(from) {
+	if !from.Static() {
 		return false
 	}
 	name := fullName(p)
 	for i, h := range d.held[name] {
 		if h.pod.UID == p.UID {
 			d.held[name][i].pod = p
-			d.deps.Statuses.Want(p)
 			return true
 		}
 	}
@@ -62,13 +66,12 @@ func (d *Dispatcher) hold(p *v1.Pod, from podsyncv1.PodSource) bool {
 	d.log.Info("static pod waits for the end of another of its name", logkey.Pod, podName(p), logkey.PodUID, p.UID,
 		logkey.Source, from.String())
 	d.held[name] = append(d.held[name], held{p, from})
-	d.deps.Statuses.Want(p) // it may be known by its UID, and have been dropped since
 	return true
 }
 
 func (d *Dispatcher) runsStatic(name types.NamespacedName) bool {
 	for _, w := range d.workers.all() {
-		if isStatic(w.source) && !w.isForgotten() && fullName(w.latest()) == name {
+		if w.source.Static() && !w.isForgotten() && fullName(w.latest()) == name {
 			return true
 		}
 	}
@@ -107,7 +110,7 @@ func (d *Dispatcher) startHeld(ctx context.Context, w *worker) {
 // itself, or whose containers are not all restarted, begins anew instead, as it would otherwise stay ended.
 func (w *worker) restarts() bool {
 	p := w.wantedAgain()
-	if p == nil || !isStatic(w.source) || p.Spec.RestartPolicy != v1.RestartPolicyAlways {
+	if p == nil || !w.source.Static() || p.Spec.RestartPolicy != v1.RestartPolicyAlways {
 		return false
 	}
 	last, _ := w.deps.Statuses.Last(w.uid)
@@ -116,7 +119,7 @@ func (w *worker) restarts() bool {
 
 // supersede ends what runs of the same static pod under the UID of an earlier manifest, of before podsync's start.
 func (w *worker) supersede(ctx context.Context, p *v1.Pod) error {
-	if w.predecessorEnded || !isStatic(w.source) {
+	if w.predecessorEnded || !w.source.Static() {
 		return nil
 	}
 	if err := w.deps.Predecessors.End(ctx, p); err != nil {

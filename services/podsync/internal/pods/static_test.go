@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 )
 
 const file, web = podsyncv1.PodSource_POD_SOURCE_FILE, podsyncv1.PodSource_POD_SOURCE_HTTP
@@ -110,6 +111,26 @@ func (n *node) isWanted(uid types.UID) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.wanted[uid]
+}
+
+func TestAStaticPodIsAnnouncedBeforeItsWorkerStarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newRuntime())
+		n.dispatcher.deps.Ends = func(p *v1.Pod) *status.Override {
+			if n.isWanted(p.UID) != (p.UID == "static") {
+				t.Errorf("pod %s: announced %v", p.UID, n.isWanted(p.UID))
+			}
+			return nil
+		}
+		defer n.run()()
+		n.dispatcher.SetPod(staticPod("static"), file)
+		n.dispatcher.SetPod(testPod("ordinary"), api)
+		n.dispatcher.SetPod(staticPod("ordinary"), file) // a manifest may name the UID of another pod
+		n.wait(time.Second)
+		if n.isWanted("ordinary") {
+			t.Error("a pod of the API server has its status sent to a mirror pod")
+		}
+	})
 }
 
 // TestAManifestThatIsPutBackRestartsItsPod, as under the kubelet: the same pod goes on, with a restart.

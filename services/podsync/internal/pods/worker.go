@@ -103,7 +103,7 @@ type worker struct {
 
 func newWorker(p *v1.Pod, source podsyncv1.PodSource, deps *Deps, metrics *Metrics) *worker {
 	wanted := p
-	if !isStatic(source) {
+	if !source.Static() {
 		p = withReportedResources(p)
 	}
 	return &worker{
@@ -133,7 +133,7 @@ func (w *worker) set(p *v1.Pod) {
 	}
 	old, refused := w.pod, w.synced != nil && resized(w.wanted, p)
 	w.wanted = p
-	if w.synced != nil && !isStatic(w.source) {
+	if w.synced != nil && !w.source.Static() {
 		p = withResourcesOf(old, p)
 	}
 	w.pod = p

@@ -47,9 +47,6 @@ var names = map[podsyncv1.PodSource]string{
 // Name is what a source is called in annotations, logs and metrics.
 func Name(s podsyncv1.PodSource) string { return names[s] }
 
-// Static reports whether pods of the source are unknown to the API until a mirror reports them.
-func Static(s podsyncv1.PodSource) bool { return s != podsyncv1.PodSource_POD_SOURCE_API }
-
 // Metrics of the static sources.
 type Metrics struct {
 	broken   *prometheus.GaugeVec

@@ -1,7 +1,6 @@
 // Package sources connects the sources of pods that the configuration names to the dispatcher.
 //
-// The sources are the API server, a folder of manifests, a URL, and the pods of "microlet run-pod". The mirrors learn
-// of a static pod before the dispatcher does, so a worker never reports a pod without a mirror.
+// The sources are the API server, a folder of manifests, a URL, and the pods of "microlet run-pod".
 package sources
 
 import (
@@ -10,8 +9,6 @@ import (
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
-	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
 
@@ -38,8 +35,7 @@ type Sources struct {
 	// Local has the pods that root runs here.
 	Local *Local
 
-	all     []podSource
-	mirrors *mirror.Manager
+	all []podSource
 }
 
 // podSource is one source of pods.
@@ -54,7 +50,7 @@ func New(o Options) (*Sources, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, k := &Sources{mirrors: o.Mirrors}, &o.Kubelet.Kubelet
+	s, k := &Sources{}, &o.Kubelet.Kubelet
 	if !o.Kubelet.Standalone() {
 		s.add(podsyncv1.PodSource_POD_SOURCE_API, NewAPIServer(o.Client, o.NodeName, o.Mirrors, o.Log).Run)
 	}
@@ -98,12 +94,11 @@ func (s *Sources) Kinds() []podsyncv1.PodSource {
 	return kinds
 }
 
-// Start runs the sources as tasks of the service. They report to the dispatcher. Sources of static pods also report to
-// the mirrors.
+// Start runs the sources as tasks of the service. They report to the dispatcher.
 func (s *Sources) Start(on *service.Service, dispatcher Sink) {
 	for _, one := range s.all {
 		on.Go("source "+Name(one.kind), func(ctx context.Context) error {
-			return one.run(ctx, sink{dispatcher, s.mirrors})
+			return one.run(ctx, dispatcher)
 		})
 	}
 }
@@ -116,26 +111,3 @@ func Names(kinds []podsyncv1.PodSource) string {
 	}
 	return strings.Join(names, ", ")
 }
-
-// wanter keeps the mirrors of static pods.
-type wanter interface{ Want(p *v1.Pod) }
-
-// sink is where sources deliver.
-type sink struct {
-	dispatcher Sink
-	mirrors    wanter
-}
-
-// SetPod implements source.Sink.
-func (s sink) SetPod(p *v1.Pod, from podsyncv1.PodSource) {
-	if Static(from) {
-		s.mirrors.Want(p)
-	}
-	s.dispatcher.SetPod(p, from)
-}
-
-// RemovePod implements source.Sink. The mirror of a static pod goes when nothing of the pod is left.
-func (s sink) RemovePod(uid types.UID, from podsyncv1.PodSource) { s.dispatcher.RemovePod(uid, from) }
-
-// SourceSynced implements source.Sink.
-func (s sink) SourceSynced(from podsyncv1.PodSource) { s.dispatcher.SourceSynced(from) }

@@ -6,9 +6,6 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
-	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/record"
 
@@ -53,32 +50,5 @@ func TestTheConfigurationNamesTheSources(t *testing.T) {
 		if got := s.Kinds(); !slices.Equal(got, c.want) || Names(got) != c.names {
 			t.Errorf("%+v: sources %v, called %q", c, got, Names(got))
 		}
-	}
-}
-
-// heard writes down who was called with what, in order.
-type heard []string
-
-func (h *heard) Want(p *v1.Pod) { *h = append(*h, "mirrors want "+string(p.UID)) }
-func (h *heard) SetPod(p *v1.Pod, from podsyncv1.PodSource) {
-	*h = append(*h, "set "+string(p.UID)+" of "+Names([]podsyncv1.PodSource{from}))
-}
-func (h *heard) RemovePod(uid types.UID, _ podsyncv1.PodSource) {
-	*h = append(*h, "remove "+string(uid))
-}
-func (h *heard) SourceSynced(from podsyncv1.PodSource) {
-	*h = append(*h, "synced "+Names([]podsyncv1.PodSource{from}))
-}
-
-func TestAStaticPodIsMirroredBeforeItsWorkerBegins(t *testing.T) {
-	var h heard
-	s := sink{&h, &h}
-	s.SetPod(&v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "static"}}, file)
-	s.SetPod(&v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "ordinary"}}, api)
-	s.SourceSynced(file)
-	s.RemovePod("static", file)
-	want := []string{"mirrors want static", "set static of file", "set ordinary of api", "synced file", "remove static"}
-	if !slices.Equal(h, want) {
-		t.Errorf("reported %q, want %q", h, want)
 	}
 }

@@ -109,8 +109,7 @@ func New(o Options) (*Manager, error) {
 	return m, o.Metrics.Register(m.failures)
 }
 
-// Want announces a static pod: when its source names it, before its worker learns of it, and again when its worker
-// starts, as an earlier worker of the same UID may have had it forgotten in between.
+// Want announces a static pod, or a newer version of it.
 func (m *Manager) Want(p *v1.Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
