@@ -63,17 +63,15 @@ func (w *worker) counting(state *pod.State) *pod.State {
 	return &counts
 }
 
-// ownCount returns a restart count that no instance of the container has which is still to be removed: the runtime
-// and the logs name instances by it.
-func (w *worker) ownCount(name string, count int32) int32 {
+// unremovedCounts returns the highest restart count that containers of a name have which are still to be removed.
+func (w *worker) unremovedCounts() map[string]int32 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	counts := make(map[string]int32, len(w.remains))
 	for _, r := range w.remains {
-		if r.name == name {
-			count = max(count, r.restartCount+1)
-		}
+		counts[r.name] = max(counts[r.name], r.restartCount)
 	}
-	return count
+	return counts
 }
 
 // discard removes the containers that were created and never started, before others start in their place. Others' dead

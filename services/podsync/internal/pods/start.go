@@ -15,7 +15,6 @@ import (
 	"github.com/microlet/microlet/services/internal/tracing"
 	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/images"
-	"github.com/microlet/microlet/services/podsync/internal/logs"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 	"github.com/microlet/microlet/services/podsync/internal/pod/status"
@@ -229,11 +228,6 @@ func (w *worker) startContainer(ctx context.Context, p *v1.Pod, s *decide.Start,
 	if err != nil {
 		return w.misconfigured(p, c.Name, "find the target of container ", err)
 	}
-	if s.RestartCount == 0 { // new, or forgotten by all but its logs
-		s.RestartCount = w.deps.Logs.NextRestartCount(logs.Pod{Namespace: p.Namespace, Name: p.Name, UID: w.uid},
-			c.Name)
-	}
-	s.RestartCount = w.ownCount(c.Name, s.RestartCount)
 	release, err := w.deps.Volumes.Hold(ctx, p, c)
 	if err != nil {
 		return w.misconfigured(p, c.Name, "keep the volumes' files for container ", err)

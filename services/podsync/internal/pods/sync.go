@@ -13,6 +13,7 @@ import (
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
+	"github.com/microlet/microlet/services/podsync/internal/logs"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 	"github.com/microlet/microlet/services/podsync/internal/pod/fields"
@@ -112,11 +113,24 @@ func (w *worker) decide(p *v1.Pod, state *pod.State) decide.Actions {
 		Pod: p, State: state, Now: time.Now(), Backoff: w.backoff, Hash: criconfig.ContainerHash,
 		Liveness: results.Liveness, Startup: results.Startup,
 		KeepDead: w.deps.KeepDead, Stopped: w.stoppedSandboxes, Refused: w.history.refusedEphemeral,
+		Logged: w.loggedCounts(p, state), Unremoved: w.unremovedCounts(),
 	}
 	if last, ok := w.deps.Statuses.Last(w.uid); ok {
 		in.Reported = &last
 	}
 	return decide.Decide(in)
+}
+
+// loggedCounts returns, of the containers that the runtime has no instance of, the restart counts that their logs leave
+// free.
+func (w *worker) loggedCounts(p *v1.Pod, state *pod.State) map[string]int32 {
+	counts := map[string]int32{}
+	for c := range podutil.AllContainers(&p.Spec) {
+		if state.Latest(c.Name) == nil {
+			counts[c.Name] = w.deps.Logs.NextRestartCount(logs.Pod{Namespace: p.Namespace, Name: p.Name, UID: w.uid}, c.Name)
+		}
+	}
+	return counts
 }
 
 // idle reports whether there is nothing to do but to wait.

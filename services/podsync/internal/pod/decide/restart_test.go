@@ -32,6 +32,39 @@ func TestRestartCount(t *testing.T) {
 	}
 }
 
+// The logs of an instance that all others have forgotten, and a dead container that is still to be removed, keep their
+// restart counts.
+func TestARestartCountIsGivenOnce(t *testing.T) {
+	known := ctr("1", "a", dead, 1)
+	known.RestartCount = 4
+	reported := []v1.ContainerStatus{{Name: "a", ContainerID: "containerd://0", RestartCount: 2}}
+	for name, test := range map[string]struct {
+		state             *pod.State
+		reported          []v1.ContainerStatus
+		logged, unremoved map[string]int32
+		want              int32
+	}{
+		"logs":                       {ready(), nil, map[string]int32{"a": 7}, nil, 7},
+		"logs of another":            {ready(), nil, map[string]int32{"b": 7}, nil, 0},
+		"logs beside the runtime":    {ready(known), nil, map[string]int32{"a": 7}, nil, 5},
+		"logs beside the API":        {ready(), reported, map[string]int32{"a": 7}, nil, 3},
+		"remains":                    {ready(), nil, nil, map[string]int32{"a": 0}, 1},
+		"remains of another":         {ready(), nil, nil, map[string]int32{"b": 8}, 0},
+		"remains beside the runtime": {ready(known), nil, nil, map[string]int32{"a": 8}, 9},
+		"remains of before":          {ready(known), nil, nil, map[string]int32{"a": 3}, 5},
+		"remains beside logs":        {ready(), nil, map[string]int32{"a": 7}, map[string]int32{"a": 2}, 7},
+	} {
+		p := testPod(v1.RestartPolicyAlways, "a")
+		p.Status.ContainerStatuses = test.reported
+		a := Decide(Input{
+			Pod: p, State: test.state, Now: t0.Add(time.Hour), Logged: test.logged, Unremoved: test.unremoved,
+		})
+		if got := a.Start[0].RestartCount; got != test.want {
+			t.Errorf("%s: restart count %d, want %d", name, got, test.want)
+		}
+	}
+}
+
 func TestRestartRules(t *testing.T) {
 	p := testPod(v1.RestartPolicyNever, "a")
 	c := &p.Spec.Containers[0]

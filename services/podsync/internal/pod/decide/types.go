@@ -37,6 +37,12 @@ type Input struct {
 	Liveness, Startup map[string]Result
 	// Reported is the status of the pod that was generated last; nil stands for the API's, which the pod carries.
 	Reported *v1.PodStatus
+	// Logged holds, by container, the restart count that its logs leave free. It counts for a container of which neither
+	// the runtime nor the API knows an instance.
+	Logged map[string]int32
+	// Unremoved holds, by container, the highest restart count of the dead instances that count no more, are not in State
+	// and are still to be removed.
+	Unremoved map[string]int32
 	// Stopped holds the sandboxes, by id, whose stop has succeeded: their network is gone. That a
 	// sandbox is not ready does not prove it: its process may have died, or the machine rebooted.
 	Stopped map[string]bool
@@ -165,8 +171,8 @@ type Start struct {
 	Index     int
 	Init      bool
 	Ephemeral bool
-	// RestartCount of the new instance, for its annotation and log file. It is 0 when neither the
-	// runtime nor the API knows of an earlier one; the pod's log folder may then know more.
+	// RestartCount of the new instance, for its annotation and log file. The runtime and the logs name instances by it, so
+	// no instance that is still there has it.
 	RestartCount int32
 	// Previous is when the instance that this one follows ended; zero if there is none.
 	Previous time.Time
