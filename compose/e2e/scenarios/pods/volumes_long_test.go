@@ -120,7 +120,7 @@ func TestHungVolume(t *testing.T) {
 			for _, e := range v.Events(s.Namespace, name) {
 				if seen = append(seen, e.Message); e.Reason == "FailedMount" &&
 					(strings.Contains(e.Message, path+": has not answered for 30s") ||
-						strings.Contains(e.Message, path+": the path does not answer: a call that began")) {
+						strings.Contains(e.Message, path+": it does not answer: a call that began")) {
 					return nil
 				}
 			}

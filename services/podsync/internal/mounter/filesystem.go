@@ -16,13 +16,13 @@ import (
 
 // share reports whether the call may run beside those on its file system, and counts it if so. A file system that hangs
 // must not use up the children, however many of its paths are tried. Nor must calls that take long.
-func (p *Pool) share(t *turn) bool {
+func (p *Pool) share(e *entry) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.crowd(t) != nil {
+	if p.crowd(e) != nil {
 		return false
 	}
-	t.runs, t.moved = true, time.Now()
+	e.runs, e.moved = true, time.Now()
 	return true
 }
 
@@ -55,34 +55,34 @@ type tally struct {
 	moved time.Time
 }
 
-func (c *tally) add(t *turn) {
+func (c *tally) add(e *entry) {
 	c.calls++
-	if t.isHung() {
+	if e.held.Hangs() {
 		c.hung++
 	}
-	if t.moved.After(c.moved) {
-		c.moved = t.moved
+	if e.moved.After(c.moved) {
+		c.moved = e.moved
 	}
 }
 
 // tallies count all calls somewhere, and those that take long.
 type tallies struct{ all, long tally }
 
-func (c *tallies) add(t *turn) {
-	c.all.add(t)
-	if t.long {
-		c.long.add(t)
+func (c *tallies) add(e *entry) {
+	c.all.add(e)
+	if e.long {
+		c.long.add(e)
 	}
 }
 
 // full returns those of the calls that leave another one no room, if so many may run. Before is how many that take
 // long wait there before it.
-func (c *tallies) full(t *turn, most, before int, where string) *crowd {
+func (c *tallies) full(e *entry, most, before int, where string) *crowd {
 	mostLong := max(most/2, 1)
 	switch {
 	case c.all.calls >= most:
 		return &crowd{c.all, where, false}
-	case t.long && c.long.calls+before >= mostLong:
+	case e.long && c.long.calls+before >= mostLong:
 		others := &crowd{c.long, where, true}
 		if c.long.calls < mostLong { // some of those before it have room, and are about to run
 			others.calls += before
@@ -95,8 +95,8 @@ func (c *tallies) full(t *turn, most, before int, where string) *crowd {
 
 // crowd returns the calls that leave another one no room, or nil if there is room. The lock is held. While there are
 // few calls at all, it does not look where they are.
-func (p *Pool) crowd(t *turn) *crowd {
-	if len(p.turns) <= perFileSystem/2 && p.left == 0 { // t is one of them
+func (p *Pool) crowd(e *entry) *crowd {
+	if len(p.entries) <= perFileSystem/2 && p.left == 0 { // e is one of them
 		return nil
 	}
 	points, read, err := p.mounts.points()
@@ -109,8 +109,8 @@ func (p *Pool) crowd(t *turn) *crowd {
 		own[mountPoint(points, path)] = true
 	}
 	var same, foreign, everywhere tallies
-	point := t.place(points, read)
-	for _, other := range p.turns {
+	point := e.place(points, read)
+	for other := range p.entries {
 		if !other.runs {
 			continue
 		}
@@ -123,19 +123,19 @@ func (p *Pool) crowd(t *turn) *crowd {
 			foreign.add(other)
 		}
 	}
-	if full := same.full(t, perFileSystem, p.before(t, points, read), "on the file system at "+point); full != nil {
+	if full := same.full(e, perFileSystem, p.before(e, points, read), "on the file system at "+point); full != nil {
 		return full
 	}
 	if len(own) > 0 && !own[point] {
 		most := p.foreignLimit(foreign.all.calls)
-		if full := foreign.full(t, most, 0, "on file systems that are not the node's own"); full != nil {
+		if full := foreign.full(e, most, 0, "on file systems that are not the node's own"); full != nil {
 			if !full.long {
 				full.calls, full.hung = full.calls+p.left, full.hung+p.left
 			}
 			return full
 		}
 	}
-	if t.long && everywhere.long.calls >= maxChildren/2 {
+	if e.long && everywhere.long.calls >= maxChildren/2 {
 		return &crowd{everywhere.long, "on all file systems", true}
 	}
 	return nil
@@ -144,15 +144,15 @@ func (p *Pool) crowd(t *turn) *crowd {
 // before is how many calls that take long wait for their file system before this one, if it takes long too. Those of
 // the namespace that has the fewest there come first: a hundred pods with millions of files delay no others. The lock
 // is held.
-func (p *Pool) before(t *turn, points []string, read time.Time) (before int) {
-	if !t.long {
+func (p *Pool) before(e *entry, points []string, read time.Time) (before int) {
+	if !e.long {
 		return 0
 	}
-	var waiting []*turn
+	var waiting []*entry
 	running := map[string]int{}
-	for _, other := range p.turns {
+	for other := range p.entries {
 		switch {
-		case !other.long || other.place(points, read) != t.place(points, read):
+		case !other.long || other.place(points, read) != e.place(points, read):
 		case other.runs:
 			running[other.owner]++
 		default:
@@ -160,7 +160,7 @@ func (p *Pool) before(t *turn, points []string, read time.Time) (before int) {
 		}
 	}
 	for _, other := range waiting {
-		if own, its := running[t.owner], running[other.owner]; its < own || its == own && other.number < t.number {
+		if own, its := running[e.owner], running[other.owner]; its < own || its == own && other.number < e.number {
 			before++
 		}
 	}
@@ -168,14 +168,14 @@ func (p *Pool) before(t *turn, points []string, read time.Time) (before int) {
 }
 
 // place is the file system that the call is on, by a list of mount points and when it was read.
-func (t *turn) place(points []string, read time.Time) string {
-	if t.on != "" {
-		return t.on
+func (e *entry) place(points []string, read time.Time) string {
+	if e.on != "" {
+		return e.on
 	}
-	if !t.looked.Equal(read) {
-		t.at, t.looked = mountPoint(points, t.path), read
+	if !e.looked.Equal(read) {
+		e.at, e.looked = mountPoint(points, e.path), read
 	}
-	return t.at
+	return e.at
 }
 
 // foreignLimit is how many calls on file systems that are not the node's own may run, if so many do. What an earlier
@@ -189,15 +189,15 @@ func (p *Pool) foreignLimit(calls int) int {
 
 // awaitShare waits until a call is over, or until there is room. A call that takes long waits for as long as those
 // before it go on. If all of them hang, it waits no longer than another call.
-func (p *Pool) awaitShare(ctx context.Context, c *Call, t *turn, began time.Time) error {
+func (p *Pool) awaitShare(ctx context.Context, c *Call, e *entry, began time.Time) error {
 	for {
 		p.mu.Lock()
-		changed, others := p.changed, p.crowd(t)
+		changed, others := p.changed, p.crowd(e)
 		p.mu.Unlock()
 		if others == nil {
 			return nil
 		}
-		if t.long && others.moved.After(began) {
+		if e.long && others.moved.After(began) {
 			began = others.moved
 		}
 		patience := c.Patience

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/microlet/microlet/services/internal/childprocess"
+	"github.com/microlet/microlet/services/internal/keylock"
 	"github.com/microlet/microlet/services/internal/logkey"
 )
 
@@ -59,10 +60,12 @@ type Pool struct {
 	places chan struct{}
 	own    []string
 
+	paths keylock.Locks[string]
+
 	mu     sync.Mutex
 	closed bool
-	turns  map[string]*turn
-	// entered is how many turns there have been.
+	// entries are the calls that have their paths, and entered is how many there have been.
+	entries map[*entry]bool
 	entered uint64
 	idle    []*worker
 	// children counts those that have not ended, hung those of them that were killed.
@@ -112,7 +115,7 @@ func NewPool(o Options) (*Pool, error) {
 		o.mounts = mountPoints
 	}
 	p := &Pool{log: o.Log, start: o.start, own: o.Own, countLeft: o.countLeft, mounts: &mounts{list: o.mounts},
-		left: o.countLeft(), places: make(chan struct{}, parallel), turns: map[string]*turn{}, changed: make(chan struct{})}
+		left: o.countLeft(), places: make(chan struct{}, parallel), entries: map[*entry]bool{}, changed: make(chan struct{})}
 	if p.left > 0 {
 		p.log.Warn("calls on volumes of an earlier process hang in the kernel", "processes", p.left)
 	}
@@ -121,13 +124,13 @@ func NewPool(o Options) (*Pool, error) {
 
 // Run runs the operation in a child. See Mounter.
 func (p *Pool) Run(ctx context.Context, c Call) (json.RawMessage, error) {
-	t, err := p.enter(ctx, &c)
+	e, err := p.enter(ctx, &c)
 	if err != nil {
 		return nil, err
 	}
-	free, err := p.place(ctx, &c, t)
+	free, err := p.place(ctx, &c, e)
 	if err != nil {
-		p.exit(t)
+		p.exit(e)
 		return nil, err
 	}
 	defer free()
@@ -138,10 +141,10 @@ func (p *Pool) Run(ctx context.Context, c Call) (json.RawMessage, error) {
 	}
 	w, err := p.child(ctx, &c)
 	if err != nil {
-		p.exit(t)
+		p.exit(e)
 		return nil, err
 	}
-	return p.ask(ctx, &c, t, w)
+	return p.ask(ctx, &c, e, w)
 }
 
 // Serve ends the idle children when the context ends. Calls that come later get children for themselves.
@@ -160,7 +163,7 @@ func (p *Pool) Serve(ctx context.Context) error {
 
 // place waits until the call may run beside the others, and beside those on its file system. The place is given back
 // after a while even if the call goes on.
-func (p *Pool) place(ctx context.Context, c *Call, t *turn) (free func(), err error) {
+func (p *Pool) place(ctx context.Context, c *Call, e *entry) (free func(), err error) {
 	if c.Long {
 		waits := time.AfterFunc(DefaultPatience, func() {
 			p.log.Info("call on a volume waits for others that take long", logkey.Path, c.Path, "operation", c.Operation)
@@ -175,11 +178,11 @@ func (p *Pool) place(ctx context.Context, c *Call, t *turn) (free func(), err er
 			return nil, fmt.Errorf("%s %s: not tried: %d other calls are under way: %w", c.Operation, c.Path, parallel,
 				context.Cause(ctx))
 		}
-		if p.share(t) {
+		if p.share(e) {
 			break
 		}
 		<-p.places
-		if err := p.awaitShare(ctx, c, t, began); err != nil {
+		if err := p.awaitShare(ctx, c, e, began); err != nil {
 			return nil, err
 		}
 	}
@@ -287,26 +290,26 @@ func (p *Pool) keep(w *worker) {
 }
 
 // ask asks the child, and returns its answer unless that takes too long.
-func (p *Pool) ask(ctx context.Context, c *Call, t *turn, w *worker) (json.RawMessage, error) {
+func (p *Pool) ask(ctx context.Context, c *Call, e *entry, w *worker) (json.RawMessage, error) {
 	answers := make(chan reply, 1)
-	go func() { answers <- w.ask(p.watch(ctx, t), c) }() // ends at the latest when the socket is closed
+	go func() { answers <- w.ask(p.watch(ctx, e), c) }() // ends at the latest when the socket is closed
 	patience := time.NewTimer(c.Patience)
 	defer patience.Stop()
 	select {
 	case r := <-answers:
 		if r.lost == nil && r.Left {
-			return r.Result, p.abandon(c, t, w, r.err())
+			return r.Result, p.abandon(c, e, w, r.err())
 		}
 		if r.lost == nil {
 			p.keep(w)
-			p.exit(t)
+			p.exit(e)
 			return r.Result, r.err()
 		}
-		return nil, p.abandon(c, t, w, fmt.Errorf("%s %s: the process that did it has ended: %w", c.Operation, c.Path,
+		return nil, p.abandon(c, e, w, fmt.Errorf("%s %s: the process that did it has ended: %w", c.Operation, c.Path,
 			r.lost))
 	case <-patience.C:
-		p.hang(t)
-		return nil, p.abandon(c, t, w, fmt.Errorf("%s %s: has not answered for %s: the file system may hang",
+		e.held.Hang()
+		return nil, p.abandon(c, e, w, fmt.Errorf("%s %s: has not answered for %s: the file system may hang",
 			c.Operation, c.Path, c.Patience))
 	case <-ctx.Done():
 	}
@@ -319,7 +322,7 @@ func (p *Pool) ask(ctx context.Context, c *Call, t *turn, w *worker) (json.RawMe
 		err = r.err()
 	case <-timer.C:
 	}
-	return nil, errors.Join(err, p.abandon(c, t, w, fmt.Errorf("%s %s: given up: %w", c.Operation, c.Path,
+	return nil, errors.Join(err, p.abandon(c, e, w, fmt.Errorf("%s %s: given up: %w", c.Operation, c.Path,
 		context.Cause(ctx))))
 }
 
@@ -350,18 +353,18 @@ func (w *worker) ask(ctx context.Context, c *Call) (r reply) {
 
 // abandon kills the child. If that does not end it, the path counts as one that hangs until it does. It returns the
 // cause.
-func (p *Pool) abandon(c *Call, t *turn, w *worker, cause error) error {
+func (p *Pool) abandon(c *Call, e *entry, w *worker, cause error) error {
 	w.kill()
 	_ = w.conn.Close() // nothing is to be lost on it any more
 	timer := time.NewTimer(leave)
 	defer timer.Stop()
 	select {
 	case <-w.ended:
-		p.exit(t)
+		p.exit(e)
 		return cause
 	case <-timer.C:
 	}
-	p.hang(t)
+	e.held.Hang()
 	p.count(0, 1)
 	p.log.Error("call on a volume hangs in the kernel: its process is left behind", logkey.Path, c.Path,
 		"operation", c.Operation, logkey.PID, w.pid)
@@ -369,7 +372,7 @@ func (p *Pool) abandon(c *Call, t *turn, w *worker, cause error) error {
 	go func() {
 		<-w.ended
 		p.count(0, -1)
-		p.exit(t)
+		p.exit(e)
 		p.log.Info("call on a volume that hung has ended", logkey.Path, c.Path, "operation", c.Operation,
 			logkey.PID, w.pid)
 	}()

@@ -147,8 +147,8 @@ func (w *world) end(t *testing.T) {
 	synctest.Wait()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.children != 0 || w.hung != 0 || len(w.turns) != 0 {
-		t.Errorf("%d children are left, %d hung, and turns %v", w.children, w.hung, w.turns)
+	if w.children != 0 || w.hung != 0 || len(w.entries) != 0 {
+		t.Errorf("%d children are left, %d hung, and calls %v", w.children, w.hung, w.entries)
 	}
 }
 

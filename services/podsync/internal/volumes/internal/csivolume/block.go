@@ -120,16 +120,16 @@ func (vs *Volumes) unmap(ctx context.Context, pod types.UID, pv string) error {
 		}
 		return m.Unlink()
 	}
-	turn, err := vs.locks.lock(ctx, data.device())
+	locked, err := vs.locks.lock(ctx, data.device())
 	if err != nil {
 		return err
 	}
-	defer turn.end()
+	defer locked.release()
 	driver, err := vs.driver(ctx, data.Driver)
 	if err != nil {
 		return err
 	}
-	if err := turn.unpublish(ctx, driver, data.Handle, m.Device); err != nil {
+	if err := locked.unpublish(ctx, driver, data.Handle, m.Device); err != nil {
 		return err
 	}
 	if err := removeUnmounted(m.Device); err != nil { // which the driver should have removed, and some don't
@@ -176,7 +176,7 @@ func (vs *Volumes) stagedBlocks() ([]stagedVolume, error) {
 }
 
 // releaseOrphans takes a volume from pods that are no more on the node.
-func (vs *Volumes) releaseOrphans(ctx context.Context, turn *turn, v stagedVolume, driver *csidriver.Driver) error {
+func (vs *Volumes) releaseOrphans(ctx context.Context, locked *lockedVolume, v stagedVolume, driver *csidriver.Driver) error {
 	orphans, err := vs.layout.orphans(v.pv)
 	if err != nil {
 		return err
@@ -186,7 +186,7 @@ func (vs *Volumes) releaseOrphans(ctx context.Context, turn *turn, v stagedVolum
 		if err := vs.o.Devices.Unmap(ctx, m); err != nil {
 			return err
 		}
-		if err := turn.unpublish(ctx, driver, v.handle, m.Device); err != nil {
+		if err := locked.unpublish(ctx, driver, v.handle, m.Device); err != nil {
 			return err
 		}
 		if err := removeUnmounted(m.Device); err != nil {

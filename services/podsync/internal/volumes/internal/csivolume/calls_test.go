@@ -24,12 +24,12 @@ func TestACallOutlastsItsCaller(t *testing.T) {
 		attempt := func(patience time.Duration) error {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
-			turn, err := l.lock(ctx, device{driverName, "h"})
+			locked, err := l.lock(ctx, device{driverName, "h"})
 			if err != nil {
 				return err
 			}
-			defer turn.end()
-			return turn.call(ctx, func(ctx context.Context) error {
+			defer locked.release()
+			return locked.call(ctx, func(ctx context.Context) error {
 				calls.Add(1)
 				time.Sleep(90 * time.Second)
 				if ctx.Err() != nil {
@@ -71,21 +71,23 @@ func TestACallerThatHasGoneBeginsNoCall(t *testing.T) {
 		want  error
 	}{{newCalls(), gone, status.FromContextError(context.Canceled).Err()}, {ended, t.Context(), errEnds}} {
 		l.calls = c.calls
-		turn, err := l.lock(t.Context(), device{driverName, "h"})
+		locked, err := l.lock(t.Context(), device{driverName, "h"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = turn.call(c.ctx, func(context.Context) error {
+		err = locked.call(c.ctx, func(context.Context) error {
 			t.Error("it was called")
 			return nil
 		})
 		if !errors.Is(err, c.want) {
 			t.Errorf("%v, want %v", err, c.want)
 		}
-		turn.end()
-		if len(l.held) > 0 {
-			t.Error("the volume stays locked")
+		locked.release()
+		again, err := l.lock(gone, device{driverName, "h"})
+		if err != nil {
+			t.Fatalf("the volume stays locked: %v", err)
 		}
+		again.release()
 	}
 }
 
@@ -95,13 +97,13 @@ func TestTheEndOfTheCalls(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			vs := New(Options{RootDir: t.TempDir()})
 			ctx, cancel := context.WithCancel(t.Context())
-			turn, err := vs.locks.lock(ctx, device{driverName, "h"})
+			locked, err := vs.locks.lock(ctx, device{driverName, "h"})
 			if err != nil {
 				t.Fatal(err)
 			}
 			go func() {
-				defer turn.end()
-				_ = turn.call(ctx, func(ctx context.Context) error {
+				defer locked.release()
+				_ = locked.call(ctx, func(ctx context.Context) error {
 					select {
 					case <-ctx.Done():
 					case <-time.After(lasts):

@@ -28,11 +28,11 @@ func (vs *Volumes) Expand(ctx context.Context, v *Volume, size resource.Quantity
 	if err != nil {
 		return err
 	}
-	turn, err := vs.locks.lock(ctx, s.device)
+	locked, err := vs.locks.lock(ctx, s.device)
 	if err != nil {
 		return err
 	}
-	defer turn.end()
+	defer locked.release()
 	request := &csi.NodeExpandVolumeRequest{
 		VolumeId: s.device.handle, VolumePath: s.target,
 		CapacityRange:    &csi.CapacityRange{RequiredBytes: size.Value()},
@@ -41,7 +41,7 @@ func (vs *Volumes) Expand(ctx context.Context, v *Volume, size resource.Quantity
 	if s.stages() {
 		request.StagingTargetPath = s.staging()
 	}
-	return expansionError(turn.call(ctx, func(ctx context.Context) error { return s.driver.Expand(ctx, request) }))
+	return expansionError(locked.call(ctx, func(ctx context.Context) error { return s.driver.Expand(ctx, request) }))
 }
 
 // expansionError says what is known of a call that has failed. A volume that cannot grow while a pod has it is a failed

@@ -71,7 +71,7 @@ func (s *setup) unstageOtherLabel(ctx context.Context) error {
 		return nil
 	}
 	v := stagedVolume{device: s.device, dir: s.dir(), path: s.staging()}
-	if err := s.vs.unstageBy(ctx, s.turn, v, s.driver); err != nil {
+	if err := s.vs.unstageBy(ctx, s.locked, v, s.driver); err != nil {
 		return &Error{s.steps().stage, err}
 	}
 	return nil

@@ -3,86 +3,60 @@ package csivolume
 import (
 	"context"
 	"fmt"
-	"sync"
 	"sync/atomic"
 
 	"google.golang.org/grpc/status"
 
+	"github.com/microlet/microlet/services/internal/keylock"
 	csidriver "github.com/microlet/microlet/services/podsync/internal/volumes/internal/csi"
 )
 
 // locks are one for each volume.
 type locks struct {
-	calls *calls
-
-	mu   sync.Mutex
-	held map[device]chan struct{}
+	calls   *calls
+	volumes keylock.Locks[device]
 }
 
 // lock waits for the volume, until ctx ends.
-func (l *locks) lock(ctx context.Context, d device) (*turn, error) {
-	for {
-		l.mu.Lock()
-		before, taken := l.held[d]
-		if !taken {
-			own := make(chan struct{})
-			if l.held == nil {
-				l.held = map[device]chan struct{}{}
-			}
-			l.held[d] = own
-			l.mu.Unlock()
-			return newTurn(l.calls, func() {
-				l.mu.Lock()
-				delete(l.held, d)
-				l.mu.Unlock()
-				close(own)
-			}), nil
-		}
-		l.mu.Unlock()
-		select {
-		case <-before:
-		case <-ctx.Done():
-			return nil, fmt.Errorf("volume %s of CSI driver %s: another call is under way: %w", d.handle, d.driver,
-				context.Cause(ctx))
-		}
+func (l *locks) lock(ctx context.Context, d device) (*lockedVolume, error) {
+	held, err := l.volumes.Lock(ctx, d)
+	if err != nil {
+		return nil, fmt.Errorf("volume %s of CSI driver %s: %w", d.handle, d.driver, err)
 	}
+	locked := &lockedVolume{calls: l.calls, held: held}
+	locked.holders.Store(1)
+	return locked, nil
 }
 
-// turn is a caller's turn at a volume, which is locked. It lasts until the caller has ended it, and until the call that
-// the caller has given up is over.
-type turn struct {
+// lockedVolume is a volume that a caller has locked. It stays locked until the caller has released it, and until the
+// call that the caller has given up is over.
+type lockedVolume struct {
 	calls *calls
+	held  *keylock.Held
 	// holders are the caller and the call.
 	holders atomic.Int32
-	unlock  func()
 }
 
-func newTurn(c *calls, unlock func()) *turn {
-	t := &turn{calls: c, unlock: unlock}
-	t.holders.Store(1)
-	return t
-}
-
-func (t *turn) end() {
-	if t.holders.Add(-1) == 0 {
-		t.unlock()
+func (l *lockedVolume) release() {
+	if l.holders.Add(-1) == 0 {
+		l.held.Unlock()
 	}
 }
 
 // call has the driver change the volume. It returns early when ctx ends, with the error that gRPC has for that.
-func (t *turn) call(ctx context.Context, do func(context.Context) error) error {
+func (l *lockedVolume) call(ctx context.Context, do func(context.Context) error) error {
 	if err := ctx.Err(); err != nil {
 		return status.FromContextError(err).Err()
 	}
 	answer := make(chan error, 1)
-	t.holders.Add(1)
-	err := t.calls.begin(ctx, func(ctx context.Context) {
+	l.holders.Add(1)
+	err := l.calls.begin(ctx, func(ctx context.Context) {
 		err := do(ctx)
-		t.end()
+		l.release()
 		answer <- err
 	})
 	if err != nil {
-		t.end()
+		l.release()
 		return err
 	}
 	select {
@@ -94,6 +68,6 @@ func (t *turn) call(ctx context.Context, do func(context.Context) error) error {
 }
 
 // unpublish has the driver take the volume from a pod.
-func (t *turn) unpublish(ctx context.Context, driver *csidriver.Driver, handle, target string) error {
-	return t.call(ctx, func(ctx context.Context) error { return driver.Unpublish(ctx, handle, target) })
+func (l *lockedVolume) unpublish(ctx context.Context, driver *csidriver.Driver, handle, target string) error {
+	return l.call(ctx, func(ctx context.Context) error { return driver.Unpublish(ctx, handle, target) })
 }

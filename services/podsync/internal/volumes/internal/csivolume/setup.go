@@ -42,8 +42,8 @@ type setup struct {
 	target string
 	// label is the SELinux label with which the volume is mounted; see settleLabel.
 	label string
-	// turn is what the volume is locked for.
-	turn *turn
+	// locked is the volume, of which no other caller has a call.
+	locked *lockedVolume
 	// publishContext is what the controller that attached the volume says to the node.
 	publishContext map[string]string
 }
@@ -162,7 +162,7 @@ func (s *setup) stage(ctx context.Context) error {
 		VolumeId: s.device.handle, StagingTargetPath: s.staging(), PublishContext: s.publishContext,
 		VolumeCapability: s.capability(source.FSType), VolumeContext: source.VolumeAttributes, Secrets: secrets,
 	}
-	err = s.turn.call(ctx, func(ctx context.Context) error { return s.driver.Stage(ctx, request) })
+	err = s.locked.call(ctx, func(ctx context.Context) error { return s.driver.Stage(ctx, request) })
 	if csidriver.Final(err) && s.isBlock() {
 		s.noteLeft(s.vs.layout.block(s.PV.Name), s.vs.layout.removeBlock(ctx, s.PV.Name))
 	} else if csidriver.Final(err) {
@@ -201,7 +201,7 @@ func (s *setup) publish(ctx context.Context) error {
 	if s.stages() {
 		request.StagingTargetPath = s.staging()
 	}
-	err = s.turn.call(ctx, func(ctx context.Context) error { return s.driver.Publish(ctx, request) })
+	err = s.locked.call(ctx, func(ctx context.Context) error { return s.driver.Publish(ctx, request) })
 	// What the pod may have had before the call stays: its containers see the folder, and the driver has to be asked to
 	// unpublish. Of a block volume the pod's link stays, whose only effect is that the driver is asked.
 	if csidriver.Final(err) && !before && !s.isBlock() {

@@ -264,11 +264,11 @@ func (vs *Volumes) unstageUntilDone(ctx context.Context, v stagedVolume) {
 func (vs *Volumes) unstage(ctx context.Context, v stagedVolume) error {
 	ctx, cancel := context.WithTimeout(ctx, unstageTimeout)
 	defer cancel()
-	turn, err := vs.locks.lock(ctx, v.device)
+	locked, err := vs.locks.lock(ctx, v.device)
 	if err != nil {
 		return err
 	}
-	defer turn.end()
+	defer locked.release()
 	used, err := vs.used()
 	if err != nil {
 		return err
@@ -280,18 +280,18 @@ func (vs *Volumes) unstage(ctx context.Context, v stagedVolume) error {
 	if err != nil {
 		return err
 	}
-	return vs.unstageBy(ctx, turn, v, driver)
+	return vs.unstageBy(ctx, locked, v, driver)
 }
 
 // unstageBy has the driver unstage a volume that no pod has, and measures it.
-func (vs *Volumes) unstageBy(ctx context.Context, turn *turn, v stagedVolume, driver *csidriver.Driver) (err error) {
+func (vs *Volumes) unstageBy(ctx context.Context, locked *lockedVolume, v stagedVolume, driver *csidriver.Driver) (err error) {
 	began, operation := time.Now(), metrics.UnmountDevice
 	if v.pv != "" {
 		operation = metrics.UnmapDevice
 	}
 	defer func() { vs.o.Metrics.Operation(vs.o.Metrics.CSI(v.driver), operation, began, err) }()
 	if v.pv != "" {
-		if err := vs.releaseOrphans(ctx, turn, v, driver); err != nil {
+		if err := vs.releaseOrphans(ctx, locked, v, driver); err != nil {
 			return err
 		}
 	}
@@ -304,7 +304,7 @@ func (vs *Volumes) unstageBy(ctx context.Context, turn *turn, v stagedVolume, dr
 		return err
 	}
 	if can.Stages() {
-		err := turn.call(ctx, func(ctx context.Context) error { return driver.Unstage(ctx, v.handle, v.path) })
+		err := locked.call(ctx, func(ctx context.Context) error { return driver.Unstage(ctx, v.handle, v.path) })
 		if err != nil {
 			return err
 		}

@@ -208,12 +208,12 @@ func (vs *Volumes) Publish(ctx context.Context, v *Volume) (Published, error) {
 	if err := s.awaitAttached(ctx); err != nil {
 		return Published{}, err
 	}
-	turn, err := vs.locks.lock(ctx, s.device)
+	locked, err := vs.locks.lock(ctx, s.device)
 	if err != nil {
 		return Published{}, &Error{s.first(), err}
 	}
-	defer turn.end()
-	s.turn = turn
+	defer locked.release()
+	s.locked = locked
 	if err := s.attached(ctx); err != nil {
 		return Published{}, &Error{s.steps().attach, err}
 	}
@@ -345,16 +345,16 @@ func (vs *Volumes) unpublish(ctx context.Context, dir string) error {
 		}
 		return nil
 	}
-	turn, err := vs.locks.lock(ctx, data.device())
+	locked, err := vs.locks.lock(ctx, data.device())
 	if err != nil {
 		return err
 	}
-	defer turn.end()
+	defer locked.release()
 	driver, err := vs.driver(ctx, data.Driver)
 	if err != nil {
 		return err
 	}
-	if err := turn.unpublish(ctx, driver, data.Handle, filepath.Join(dir, target)); err != nil {
+	if err := locked.unpublish(ctx, driver, data.Handle, filepath.Join(dir, target)); err != nil {
 		return err
 	}
 	return remove(ctx, dir, target)
