@@ -3,6 +3,7 @@ package supervisor
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -13,12 +14,23 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"golang.org/x/time/rate"
+
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/telemetry"
 )
 
 // maxLine bounds one line of a process's output; what is longer is cut into several.
 const maxLine = 64 << 10
+
+// A process that writes faster waits: its own log drops what does not fit. Otherwise it would have the supervisor
+// compute for it, which shares podsync's part of the processors, and its lines would crowd out those of the others. A
+// line costs its bytes and lineCost.
+const (
+	logRate  = 4 << 20 // per second
+	logBurst = 8 << 20
+	lineCost = 512
+)
 
 // stream is the one log stream of all processes. A line that its process has already labelled with
 // its name passes as it is; any other, such as a goroutine dump's or one in another service's name, is wrapped into a
@@ -40,10 +52,11 @@ func newStream(out io.Writer, format string) *stream {
 
 // copy passes lines on until r ends. An unfinished last line counts as one.
 func (s *stream) copy(service string, r io.Reader) {
-	br := bufio.NewReaderSize(r, maxLine)
+	br, limit := bufio.NewReaderSize(r, maxLine), rate.NewLimiter(logRate, logBurst)
 	for {
 		line, err := br.ReadSlice('\n')
 		if len(line) > 0 {
+			_ = limit.WaitN(context.Background(), len(line)+lineCost) // it fails for more than the burst alone
 			s.line(service, bytes.TrimRight(line, "\r\n"))
 		}
 		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {

@@ -5,9 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/microlet/microlet/services/internal/telemetry"
@@ -122,5 +125,30 @@ func TestEveryLineOfTheLogPasses(t *testing.T) {
 		if len(got) != len(want) {
 			t.Errorf("of %d lines %d are passed on", len(want), len(got))
 		}
+	}
+}
+
+// TestAProcessThatWritesMuch waits, whether its lines are long or many.
+func TestAProcessThatWritesMuch(t *testing.T) {
+	for _, line := range []string{"x\n", strings.Repeat("x", 10_000) + "\n"} {
+		synctest.Test(t, func(t *testing.T) {
+			r, w := io.Pipe()
+			s := newStream(io.Discard, telemetry.FormatText)
+			var copied sync.WaitGroup
+			copied.Go(func() { s.copy("prober", r) })
+			began := time.Now()
+			const lines = 40_000
+			for range lines {
+				if _, err := io.WriteString(w, line); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.Close()
+			copied.Wait()
+			want := time.Duration(lines*(len(line)+lineCost)-logBurst) * time.Second / logRate
+			if took := time.Since(began); took < want {
+				t.Errorf("%d lines of %d bytes take %v, want %v", lines, len(line), took, want)
+			}
+		})
 	}
 }
