@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -69,6 +70,10 @@ const refusalLogPeriod = 10 * time.Second
 // maxNote is the size of the largest datagram that is read; sd_notify messages are far smaller.
 const maxNote = 4096
 
+// A process that notifies more often than noteRate a second waits: a service notifies every few seconds, and what the
+// supervisor computes for it is podsync's part of the processors.
+const noteRate, noteBurst = 100, 200
+
 // mailbox is the notification socket of one process.
 type mailbox struct {
 	conn *net.UnixConn
@@ -116,12 +121,14 @@ func (m *mailbox) read(pid int, notes chan<- note, kept *keptFiles, done <-chan 
 	defer close(notes)
 	// The process may send any number of them. All refusals are counted.
 	var refusals, files rate.Sometimes
+	limit := rate.NewLimiter(noteRate, noteBurst)
 	refusals.First, refusals.Interval, files.First, files.Interval = 1, refusalLogPeriod, 1, refusalLogPeriod
 	buf := make([]byte, maxNote)
 	// Room for the credentials alone, unless the process may keep files: file descriptors that a sender adds do not fit
 	// and are dropped by the kernel.
 	oob := make([]byte, unix.CmsgSpace(unix.SizeofUcred)+kept.room())
 	for {
+		_ = limit.Wait(context.Background()) // it fails for more than the burst alone
 		n, oobn, _, _, err := m.conn.ReadMsgUnix(buf, oob)
 		if errors.Is(err, net.ErrClosed) {
 			return

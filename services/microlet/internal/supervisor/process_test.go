@@ -509,6 +509,36 @@ func TestMailboxRefusesADatagramWithoutASender(t *testing.T) {
 	}
 }
 
+// TestAProcessThatNotifiesWithoutEnd waits, and does not have the supervisor compute for it.
+func TestAProcessThatNotifiesWithoutEnd(t *testing.T) {
+	box, err := openMailbox(filepath.Join(notifyDir(t), "box.sock"), os.Getuid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := net.Dial("unixgram", box.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	notes, done := make(chan note), make(chan struct{})
+	began := time.Now()
+	go box.read(os.Getpid(), notes, nil, done, slog.New(slog.DiscardHandler), func() { t.Error("refused") })
+	const more = noteRate / 2
+	for range noteBurst + more {
+		if _, err := conn.Write([]byte(run.NotifyWatchdog)); err != nil {
+			t.Fatal(err)
+		}
+		<-notes
+	}
+	if took := time.Since(began); took < more*time.Second/noteRate {
+		t.Errorf("%d notifications take %v", noteBurst+more, took)
+	}
+	close(done)
+	if err := box.close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestNotificationsFillNoLog: a process may send any number of notifications that count for nothing.
 func TestNotificationsFillNoLog(t *testing.T) {
 	box, err := openMailbox(filepath.Join(notifyDir(t), "box.sock"), os.Getuid())

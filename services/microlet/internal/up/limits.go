@@ -13,8 +13,8 @@ import (
 // tasks is how many processes and threads a service may have that has limits. podsync has those of the whole agent.
 const tasks = 512
 
-// limits are the cgroups of the processes that have a memory limit, which has them share the processors too. One that cannot be enforced is logged, and keeps
-// nothing from running.
+// limits are the cgroups of the processes that have a memory limit, which has them share the processors too. One that
+// cannot be enforced is logged, and keeps nothing from running.
 type limits struct {
 	cgroups *limit.Cgroups // nil where there are none
 	groups  []*limit.Group
