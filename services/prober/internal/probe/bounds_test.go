@@ -225,3 +225,39 @@ func TestAServerThatRefusesRequests(t *testing.T) {
 		t.Errorf("a probe has %d connections", n)
 	}
 }
+
+// TestFewConnectionsLinger of those whose server takes nothing: each that does keeps a thread for a second.
+func TestFewConnectionsLinger(t *testing.T) {
+	server, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	full := func() net.Conn {
+		c, err := dial(t.Context(), "tcp", server.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.SetWriteDeadline(time.Now().Add(50 * time.Millisecond))
+		if _, err := c.Write(make([]byte, 16<<20)); err == nil {
+			t.Fatal("the server takes all")
+		}
+		return c
+	}
+	last := full()
+	for range maxLingering {
+		lingerers <- struct{}{} // as others that close
+	}
+	defer func() {
+		for range maxLingering {
+			<-lingerers
+		}
+	}()
+	began := time.Now()
+	if err := last.Close(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > time.Second/2 {
+		t.Errorf("a connection lingers for %v beside %d others", took, maxLingering)
+	}
+}

@@ -35,7 +35,7 @@ func (p *Prober) grpc(ctx context.Context, t Target) (Result, error) {
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxOutput)), grpc.WithMaxHeaderListSize(maxHeader),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
-			return dialer().DialContext(ctx, "tcp", address)
+			return dial(ctx, "tcp", address)
 		}))
 	if err != nil {
 		return failure("error: failed to connect service at %q: %+v", address, err)

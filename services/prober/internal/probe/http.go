@@ -23,11 +23,11 @@ func newHTTPClients() httpClients {
 		InsecureSkipVerify: true, //nolint:gosec // a probe asks whether it answers, not who
 		NextProtos:         []string{"h2", "http/1.1"},
 	}
-	dial := requestconn.New(dialer().DialContext)
+	forRequests := requestconn.New(dial)
 	transport := func() *http.Transport {
 		return &http.Transport{
-			DialContext:        dial,
-			DialTLSContext:     podtls.New(dial, secure),
+			DialContext:        forRequests,
+			DialTLSContext:     podtls.New(forRequests, secure),
 			DisableKeepAlives:  true,
 			DisableCompression: true, // sends no Accept-Encoding
 			ForceAttemptHTTP2:  true,
@@ -41,7 +41,7 @@ func newHTTPClients() httpClients {
 	h2c.ForceAttemptHTTP2 = false
 	h2c.Protocols = new(http.Protocols)
 	h2c.Protocols.SetUnencryptedHTTP2(true)
-	return httpClients{&oneShot{dial: dialer().DialContext, other: transport()}, h2c}
+	return httpClients{&oneShot{dial: dial, other: transport()}, h2c}
 }
 
 func (p *Prober) httpGet(ctx context.Context, t Target) (Result, error) {

@@ -12,9 +12,9 @@ func (p *Prober) tcp(ctx context.Context, t Target) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	d := dialer()
-	d.Timeout = t.timeout()
-	conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	limited, cancel := context.WithTimeout(ctx, t.timeout())
+	defer cancel()
+	conn, err := dial(limited, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {
 		if ctx.Err() != nil {
 			return Result{}, ctx.Err()
