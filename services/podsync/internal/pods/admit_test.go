@@ -120,7 +120,7 @@ func TestNodeWithoutRoomForAVolumeRejectsItsPod(t *testing.T) {
 		waits := errors.New("volume not attached according to node status")
 		n.breaks("Mount", p.UID, errors.Join(
 			&volumes.Error{Volume: "data", Err: &volumes.LimitExceeded{Err: waits}},
-			&volumes.Error{Volume: "more", Err: &volumes.NotAttached{Err: waits}},
+			&volumes.Error{Volume: "more", Step: volumes.StepUnattached, Err: waits},
 			&volumes.Error{Volume: "config", Err: errors.New("no such ConfigMap")},
 		))
 		n.dispatcher.SetPod(p, podsyncv1.PodSource_POD_SOURCE_API)

@@ -145,7 +145,7 @@ func (w *worker) noteMount(began time.Time, err error) {
 	for _, one := range joined(err) {
 		var v *volumes.Error
 		if errors.As(one, &v) {
-			failed[v.Volume] = v.Err.Error()
+			failed[v.Volume] = v.Problem()
 		}
 	}
 	w.note(func(s *Standing) {

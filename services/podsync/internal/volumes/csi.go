@@ -59,7 +59,7 @@ func (i *inlineCSI) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
 		Pod: s.Pod, Name: s.Volume.Name, Inline: source, ReadOnly: source.ReadOnly != nil && *source.ReadOnly,
 	})
 	if err != nil {
-		return Mounted{}, stepOf(s.Volume.Name, err)
+		return Mounted{}, err
 	}
 	return mounted, i.notes.write(s, note{Republish: republish, Mounted: mounted})
 }
@@ -69,7 +69,7 @@ func publish(ctx context.Context, csi CSI, foreign mounter.Mounter, told events,
 	v *csivolume.Volume) (mounted Mounted, republish bool, err error) {
 	published, err := csi.Publish(ctx, v)
 	if err != nil {
-		return Mounted{}, false, err
+		return Mounted{}, false, errorOfCSI(err)
 	}
 	if published.Device != "" {
 		return Mounted{Device: published.Device, ReadOnly: v.ReadOnly}, published.Republish, nil

@@ -20,25 +20,6 @@ type Expansion interface {
 	Forget(pv string)
 }
 
-// grows reports whether there is something to grow in a volume of this kind.
-func grows(found *persistentvolume.Volume) bool {
-	return found.PV.Spec.CSI != nil || found.PV.Spec.Local != nil
-}
-
-// grow grows what is in a volume of the pod.
-func (c *claim) grow(ctx context.Context, s *Spec, found *persistentvolume.Volume, at string,
-	size resource.Quantity) error {
-	switch {
-	case found.PV.Spec.CSI != nil:
-		return c.csi.Expand(ctx, csiVolume(s, found), size)
-	case found.IsBlock():
-		return nil // there is nothing in it
-	}
-	call := growCall{Source: found.PV.Spec.Local.Path, Dir: at}
-	_, err := growLocal.Do(ctx, c.foreign, call.Dir, call)
-	return err
-}
-
 // growCall asks for the file system of a local volume to be grown to the size of its device.
 type growCall struct {
 	// Source is a block device, or a folder, which has what its file system has, as with the kubelet.
@@ -61,12 +42,13 @@ func (c *growCall) do() error {
 
 // expansionOf is nil for a volume that cannot grow; at is where it is mounted.
 func (c *claim) expansionOf(s *Spec, found *persistentvolume.Volume, at string) *growth.Volume {
-	if c.expansion == nil || !grows(found) {
+	kind, grows := c.kindOf(found).(deviceVolumes)
+	if c.expansion == nil || !grows {
 		return nil
 	}
 	return &growth.Volume{
 		Pod: s.Pod, Claim: found.Claim, PV: found.PV, ReadOnly: found.ReadOnly,
-		Grow: func(ctx context.Context, size resource.Quantity) error { return c.grow(ctx, s, found, at, size) },
+		Grow: func(ctx context.Context, size resource.Quantity) error { return kind.grow(ctx, s, found, at, size) },
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/microlet/microlet/services/podsync/internal/cluster/persistentvolume"
-	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/csivolume"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/selinuxlabel"
 )
 
@@ -39,25 +38,11 @@ func (m *Manager) noteLabel(ctx context.Context, plugin Plugin, s *Spec) error {
 	return err
 }
 
-// label returns the label of a claim, and nil on a node without SELinux. For a pod that has the volume it stays what it
-// was.
-func (c *claim) label(ctx context.Context, s *Spec, found *persistentvolume.Volume, before note, again bool) (
-	*selinuxlabel.Label, error) {
-	if again {
-		return before.Label, nil
-	}
+// label returns the label of a claim, and nil on a node without SELinux.
+func (c *claim) label(ctx context.Context, s *Spec, found *persistentvolume.Volume) (*selinuxlabel.Label, error) {
 	if !c.labels.Enabled() {
 		return nil, nil
 	}
 	label, err := takeLabel(ctx, c.labels, c.csi, s, found.PV)
 	return &label, err
-}
-
-// labeled is a CSI volume that is to be mounted with a label.
-func labeled(s *Spec, found *persistentvolume.Volume, label *selinuxlabel.Label) *csivolume.Volume {
-	v := csiVolume(s, found)
-	if label != nil {
-		v.Label = label.Mount
-	}
-	return v
 }

@@ -12,11 +12,13 @@ import (
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/microlet/microlet/services/podsync/internal/cluster/persistentvolume"
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/blockdevice"
+	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/selinuxlabel"
 )
 
 const (
@@ -34,7 +36,7 @@ type localVolumes struct {
 	foreign mounter.Mounter
 	// subPaths are those of all pods.
 	subPaths SubPaths
-	private  func(p *v1.Pod) string // see Options.Private
+	private  func(p *v1.Pod) string // see ManagerOptions.Private
 	events   events
 	log      *slog.Logger
 }
@@ -86,13 +88,34 @@ func (l *localVolumes) isElsewhere(pv string, own types.UID) (bool, error) {
 	return false, nil
 }
 
-func (l *localVolumes) setUp(ctx context.Context, s *Spec, found *persistentvolume.Volume) (Mounted, error) {
+func (l *localVolumes) handles(v *persistentvolume.Volume) bool { return v.PV.Spec.Local != nil }
+
+func (l *localVolumes) setUp(ctx context.Context, s *Spec, found *persistentvolume.Volume, _ *selinuxlabel.Label) (
+	is Mounted, republish bool, err error) {
 	if err := validName(found.PV.Name); err != nil {
-		return Mounted{}, err
+		return Mounted{}, false, err
 	}
 	if found.IsBlock() {
-		return l.mapDevice(ctx, s, found)
+		is, err = l.mapDevice(ctx, s, found)
+	} else {
+		is, err = l.mount(ctx, s, found)
 	}
+	return is, false, err
+}
+
+func (l *localVolumes) globalMap(pv string) string { return l.mapping("", pv).Volume }
+
+func (l *localVolumes) grow(ctx context.Context, _ *Spec, found *persistentvolume.Volume, at string,
+	_ resource.Quantity) error {
+	if found.IsBlock() {
+		return nil // there is nothing in it
+	}
+	call := growCall{Source: found.PV.Spec.Local.Path, Dir: at}
+	_, err := growLocal.Do(ctx, l.foreign, call.Dir, call)
+	return err
+}
+
+func (l *localVolumes) mount(ctx context.Context, s *Spec, found *persistentvolume.Volume) (Mounted, error) {
 	pv := found.PV
 	dir := filepath.Join(l.mounted(s.Pod.UID), pv.Name)
 	call := localCall{
@@ -107,7 +130,7 @@ func (l *localVolumes) setUp(ctx context.Context, s *Spec, found *persistentvolu
 	state, err := mountLocal.Do(giving, l.foreign, call.Global, call)
 	done()
 	if state.Step != "" {
-		err = &mountError{state.Step, pv.Name, err}
+		err = &Error{Step: state.Step, Err: err}
 	}
 	state.Refused.log(l.log, dir)
 	if err == nil && state.OtherGroup != nil {
@@ -126,7 +149,7 @@ func (l *localVolumes) mapDevice(ctx context.Context, s *Spec, found *persistent
 	}
 	state, err := Devices{l.foreign}.mapUnless(ctx, m, l.private(s.Pod))
 	if err != nil {
-		return Mounted{}, &mountError{state.Step(), pv.Name, err}
+		return Mounted{}, &Error{Step: state.Step(), Err: err}
 	}
 	return Mounted{Device: m.Link, ReadOnly: found.ReadOnly}, nil
 }

@@ -287,7 +287,7 @@ func TestReasonsOfErrors(t *testing.T) {
 		"AttachVolume.Attach failed": {true, false}, "MapVolume.SetUpDevice failed": {false, true},
 		stepSetUp: {false, false}, "MountVolume.WaitForAttach failed": {false, false},
 	} {
-		err := &Error{"data", &mountError{step, "pv", errors.New("no")}}
+		err := &Error{Volume: "data", PV: "pv", Step: step, Err: errors.New("no")}
 		if got := [2]bool{err.IsAttaching(), err.IsMapping()}; got != want {
 			t.Errorf("%v: attaching, mapping %v, want %v", err, got, want)
 		}

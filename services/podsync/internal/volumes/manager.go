@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
@@ -101,51 +100,6 @@ type ManagerOptions struct {
 	Log      *slog.Logger
 }
 
-// Error is a volume that could not be set up. Its text is the FailedMount event's.
-type Error struct {
-	Volume string
-	Err    error
-}
-
-func (e *Error) Error() string {
-	var step *mountError
-	var claim *claimError
-	switch {
-	case errors.As(e.Err, &step):
-		return step.Error()
-	case errors.As(e.Err, &claim):
-		return claim.Error()
-	}
-	return fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", e.Volume, e.Err)
-}
-
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
-
-// IsMapping reports whether it is an error of mapping a device, whose event has a reason of its own.
-func (e *Error) IsMapping() bool {
-	var step *mountError
-	return errors.As(e.Err, &step) && strings.HasPrefix(step.step, "MapVolume.")
-}
-
-// IsAttaching reports whether it is an error of attaching a volume, whose event has a reason of its own.
-func (e *Error) IsAttaching() bool {
-	var step *mountError
-	return errors.As(e.Err, &step) && strings.HasPrefix(step.step, "AttachVolume.")
-}
-
-// IsUnattached reports whether the volume waits for its attachment to the node.
-func (e *Error) IsUnattached() bool {
-	var waits *csivolume.NotAttached
-	return errors.As(e.Err, &waits) || e.ExceedsLimit()
-}
-
-// ExceedsLimit reports whether the volume is not attached because the node has no room for another one of its driver.
-func (e *Error) ExceedsLimit() bool {
-	var limit *csivolume.LimitExceeded
-	return errors.As(e.Err, &limit)
-}
-
 // Manager sets up and unmounts. It is safe for concurrent use; of one pod's calls the
 // pod's worker makes one at a time.
 type Manager struct {
@@ -205,9 +159,14 @@ func NewManager(opts ManagerOptions) *Manager {
 		&emptyDir{memory: m.memory, foreign: opts.Foreign},
 		m.nodes,
 		&claim{
-			checked: m.checked, csi: opts.CSI, foreign: opts.Foreign, nfsMounter: opts.NFSMounter, private: opts.Private,
-			local: m.local, notes: m.claims, labels: opts.Labels,
-			expansion: opts.Expansion, events: told, metrics: opts.Metrics, log: opts.Log,
+			checked: m.checked, csi: opts.CSI, notes: m.claims, labels: opts.Labels, expansion: opts.Expansion,
+			events: told, metrics: opts.Metrics, log: opts.Log,
+			kinds: []persistentVolumes{
+				&persistentCSI{csi: opts.CSI, root: opts.RootDir, foreign: opts.Foreign, events: told, log: opts.Log},
+				m.local,
+				&persistentNFS{foreign: opts.Foreign, mounter: opts.NFSMounter},
+				&persistentHostPath{foreign: opts.Foreign, private: opts.Private},
+			},
 		},
 		&inlineCSI{csi: opts.CSI, foreign: opts.Foreign, notes: m.inline, events: told, log: opts.Log},
 		&nfs{foreign: opts.Foreign, mounter: opts.NFSMounter, notes: m.exports},
@@ -303,7 +262,7 @@ func (m *Manager) each(ctx context.Context, p *v1.Pod, do func(context.Context, 
 		select {
 		case places <- struct{}{}:
 		case <-ctx.Done():
-			errs[i] = &Error{Volume: v.Name, Err: context.Cause(ctx)}
+			errs[i] = errorOf(v.Name, context.Cause(ctx))
 			continue
 		}
 		all.Go(func() {
@@ -313,7 +272,7 @@ func (m *Manager) each(ctx context.Context, p *v1.Pod, do func(context.Context, 
 				err = do(ctx, plugin, s)
 			}
 			if err != nil {
-				errs[i] = &Error{Volume: v.Name, Err: err}
+				errs[i] = errorOf(v.Name, err)
 			}
 		})
 	}

@@ -16,7 +16,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	mount "k8s.io/mount-utils"
 
-	"github.com/microlet/microlet/services/podsync/internal/cluster/persistentvolume"
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/mounter/mountlist"
 	"github.com/microlet/microlet/services/podsync/internal/pod/nfsexport"
@@ -64,18 +63,6 @@ func (n *nfs) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
 		return Mounted{}, err
 	}
 	return mounted, n.notes.write(s, note{Mounted: mounted})
-}
-
-// setUpNFS mounts a PersistentVolume with nfs.
-func (c *claim) setUpNFS(ctx context.Context, s *Spec, found *persistentvolume.Volume) (Mounted, error) {
-	if err := validName(found.PV.Name); err != nil {
-		return Mounted{}, err
-	}
-	return setUpNFS(ctx, c.foreign, found.PV.Spec.NFS, nfsCall{
-		ReadOnly: found.ReadOnly, Options: found.PV.Spec.MountOptions,
-		Dir:     filepath.Join(filepath.Dir(filepath.Dir(s.Dir)), nfsName, found.PV.Name),
-		Mounter: c.nfsMounter,
-	})
 }
 
 // setUpNFS mounts an export. Of the mounts of one export one is tried at a time, so that a server that is away costs

@@ -1,0 +1,33 @@
+package volumes
+
+import (
+	"context"
+	"path/filepath"
+
+	"github.com/microlet/microlet/services/podsync/internal/cluster/persistentvolume"
+	"github.com/microlet/microlet/services/podsync/internal/mounter"
+	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/selinuxlabel"
+)
+
+// persistentNFS are PersistentVolumes with nfs.
+type persistentNFS struct {
+	foreign mounter.Mounter
+	mounter string // ManagerOptions.NFSMounter
+}
+
+func (*persistentNFS) handles(v *persistentvolume.Volume) bool {
+	return v.PV.Spec.NFS != nil && !v.IsBlock()
+}
+
+func (n *persistentNFS) setUp(ctx context.Context, s *Spec, v *persistentvolume.Volume, _ *selinuxlabel.Label) (
+	Mounted, bool, error) {
+	if err := validName(v.PV.Name); err != nil {
+		return Mounted{}, false, err
+	}
+	is, err := setUpNFS(ctx, n.foreign, v.PV.Spec.NFS, nfsCall{
+		ReadOnly: v.ReadOnly, Options: v.PV.Spec.MountOptions,
+		Dir:     filepath.Join(filepath.Dir(filepath.Dir(s.Dir)), nfsName, v.PV.Name),
+		Mounter: n.mounter,
+	})
+	return is, false, err
+}
