@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// auditPolicy has the API server note what tells how a node fares as its client: its watches that ended, and requests
-// of callers whom it did not know. Health checks are no such requests.
+// auditPolicy has the API server log how a node fares as its client: its watches that ended, and requests that could
+// not be authenticated. Health checks are no such requests.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]

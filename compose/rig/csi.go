@@ -36,8 +36,8 @@ func csiPrograms() []string {
 }
 
 // StartCSI starts those of a CSI driver and of the controllers beside it that do not run. The driver registers itself
-// with the node agent. They run until StopCSI or Down. With a driver that has ended, its controllers start anew: each
-// of them ends at its first call of the driver that it has lost, and something has to start it again.
+// with the node agent. They run until StopCSI or Down. With a driver that has ended, its controllers restart: each of
+// them ends at its first call of the lost driver, and must be started again.
 func (i *Instance) StartCSI(ctx context.Context) error {
 	if !i.hasCSI() {
 		return fmt.Errorf("start %s: instance %s was made without the group %s", CSIDriver, i.r.Name, GroupCSI)

@@ -46,13 +46,12 @@ var grace = map[string]time.Duration{
 	NFSServer:         5 * time.Second,
 	Registry:          2 * time.Second,
 	Etcd:              5 * time.Second,
-	Machine:           0, // nobody asks a machine without a future to put its things in order
+	Machine:           0, // this machine is discarded, so it need not shut down cleanly
 }
 
 // Down stops the instance and takes away all that it made, pods included. The
-// order is that of the start, backwards: an API server whose etcd is gone
-// hangs. It works on an instance of which any part has been killed before, and
-// goes on after a failure, so that as much as possible goes.
+// order is that of the start, backwards: an API server without etcd hangs. It works on an instance of which any part
+// has been killed before, and goes on after a failure, so that as much as possible goes.
 func (i *Instance) Down(ctx context.Context, opts ...DownOption) error {
 	o := downOptions{grace: true}
 	for _, opt := range opts {
@@ -126,9 +125,8 @@ func (i *Instance) killPods(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
-// killEscaped kills processes of containers that somebody placed outside the
-// instance's cgroup, as a CRI client that names no cgroup parent does. They
-// are found as the children of the instance's shims.
+// killEscaped kills processes of containers that were placed outside the instance's cgroup, for example by a CRI client
+// that names no cgroup parent. They are found as the children of the instance's shims.
 func (i *Instance) killEscaped(ctx context.Context) error {
 	escaped, err := i.escaped()
 	if err != nil {
@@ -187,7 +185,7 @@ func (i *Instance) remove(ctx context.Context) error {
 	problems = append(problems, i.tree.Remove(ctx, i.ownCgroup()))
 	if len(i.defaultPlaces()) > 0 {
 		problems = append(problems, cgroup.Kill(ctx, defaultPods), i.tree.Remove(ctx, defaultPods))
-		// The links say whose these cgroups are.
+		// The links say which instance owns these cgroups.
 		if errors.Join(problems...) == nil {
 			problems = append(problems, i.releaseDefaultPlaces())
 		}

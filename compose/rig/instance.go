@@ -34,7 +34,7 @@ type Instance struct {
 	r  record
 
 	machineMu sync.Mutex
-	machine   machine.Machine // as soon as somebody has asked for it
+	machine   machine.Machine // set at the first use
 
 	outMu sync.Mutex // programs start at once, and each says so
 	out   io.Writer

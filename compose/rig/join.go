@@ -44,7 +44,7 @@ func (i *Instance) waitStandalone(ctx context.Context) error {
 }
 
 // Join gives the standalone node of this machine a control plane: it builds one, and what Options.With names, starts
-// it, and starts the agent anew with credentials of it. The node's pods run on. The options are those of Up.
+// it, and restarts the agent with credentials for it. The node's pods run on. The options are those of Up.
 func (i *Instance) Join(ctx context.Context, o Options) error {
 	o, err := o.withDefaults()
 	if err != nil {

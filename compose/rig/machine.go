@@ -98,7 +98,7 @@ func (i *Instance) stageMachine(o Options) error {
 	if o.DefaultPlaces {
 		k.StaticPods, k.ReadOnlyPort, k.ForSuite = i.staticPodsDir(), ReadOnlyPort, true
 		open := o.Standalone || o.Open
-		k.AskNobody, k.Anonymous = open, open
+		k.NoReviews, k.Anonymous = open, open
 		k.NodeIP = netip.IPv4Unspecified()
 		for _, dir := range []string{i.staticPodsDir(), DropInDir} {
 			if err := os.MkdirAll(filepath.Join(i.stage(), dir), 0o755); err != nil {
@@ -293,8 +293,8 @@ func (i *Instance) installAgent(ctx context.Context) error {
 	return err
 }
 
-// installAsPackage makes the services' users and the rule of D-Bus that microlet's packages bring: without them the
-// Node stays ready while the machine shuts down, and nobody but logind is believed that it does.
+// installAsPackage makes the services' users and the rule of D-Bus that microlet's packages bring: without them, the
+// Node stays ready while the machine shuts down, because only logind may announce a shutdown.
 func (i *Instance) installAsPackage(ctx context.Context, m machine.Machine) error {
 	deploy := filepath.Join(filepath.Dir(i.r.Machine.Unit), "..")
 	for from, to := range map[string]string{

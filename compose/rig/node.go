@@ -22,8 +22,7 @@ func (i *Instance) bootstrap(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// A node may have its own client certificate renewed without anybody's
-	// approval.
+	// A node may have its own client certificate renewed without approval.
 	for name, role := range map[string]string{
 		"rig:node-autoapprove-certificate-rotation": "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient",
 	} {

@@ -39,14 +39,14 @@ type Options struct {
 	AgentArgs []string
 	// AgentEnv is added to the agent's environment, as NAME=value.
 	AgentEnv []string
-	// AgentWatchdog: a microlet whose own watchdog messages stop for this long
-	// is killed and started again. Default: 10 s; below 0: off.
+	// AgentWatchdog: microlet is killed and restarted if its own watchdog messages stop for this long. Default: 10 s;
+	// below 0: off.
 	AgentWatchdog time.Duration
 	// Microlet is the microlet executable. Default: bin/microlet of the
 	// repository.
 	Microlet string
 	// Machine gives the node a machine of its own, with systemd and cgroup v2: containerd and the agent are services
-	// there, and find their files where a server has them. Of AgentWatchdog only the switch is for that machine, whose
+	// there, and find their files where a server has them. That machine uses only the switch of AgentWatchdog, because its
 	// unit has a period of its own.
 	Machine bool
 	// MachineMemory is that machine's memory in MiB. Default: 3072.
@@ -75,11 +75,11 @@ type Options struct {
 	// run beside an API server and etcd alone, and take a tainted node for none.
 	DefaultPlaces bool
 	// Standalone gives the agent no credentials of the API server: it runs static pods, and there is no Node. With
-	// Machine it needs DefaultPlaces, and everybody may use the agent's HTTPS API. On this machine Up builds and starts
+	// Machine it needs DefaultPlaces, and every caller may use the agent's HTTPS API. On this machine Up builds and starts
 	// what a node runs, and no control plane: see Join.
 	Standalone bool
-	// Open lets everybody use the agent's HTTPS API, and the API server has no certificate there: so the agent's client
-	// CA can be replaced. It needs Machine and DefaultPlaces.
+	// Open lets every caller use the agent's HTTPS API. The API server has no certificate there, so the agent's client CA
+	// can be replaced. It needs Machine and DefaultPlaces.
 	Open bool
 	// With names groups of programs and images that are not always needed: GroupKubelet (AgentKubelet implies it),
 	// GroupConformance, GroupNodeConformance, GroupPrometheus, GroupMetricsServer, GroupKubeadm, GroupCSI, GroupCSIMock,

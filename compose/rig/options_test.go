@@ -33,7 +33,7 @@ func TestOptions(t *testing.T) {
 			wantErr: "machine of the node's own"},
 		{name: "standalone there, for none", o: Options{Standalone: true, Machine: true},
 			wantErr: "needs the default places"},
-		{name: "standalone nobody", o: Options{Standalone: true, Agent: AgentNone}, wantErr: "without an agent"},
+		{name: "standalone without an agent", o: Options{Standalone: true, Agent: AgentNone}, wantErr: "without an agent"},
 		{name: "open here", o: Options{Open: true, DefaultPlaces: true}, wantErr: "machine of the node's own"},
 		{name: "standalone there", o: Options{Standalone: true, DefaultPlaces: true, Machine: true}},
 		{name: "a disk too small", o: Options{NodeDisk: 5}, wantErr: "at least 64"},

@@ -18,8 +18,8 @@ const (
 	defaultPods    = "/kubepods"                       // a cgroup
 )
 
-// ReadOnlyPort is the port, at the node's address, of the agent's API that asks
-// nobody who he is, in an instance with Options.DefaultPlaces.
+// ReadOnlyPort is the port, at the node's address, of the agent's API without authentication, in an instance with
+// Options.DefaultPlaces.
 const ReadOnlyPort = 10255
 
 // Where a machine of the node's own has what upstream's suite of the node uses, in an instance with

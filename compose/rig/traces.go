@@ -102,7 +102,7 @@ func (i *Instance) startTraces(ctx context.Context) error {
 	return nil
 }
 
-// listens checks that somebody takes connections at an address.
+// listens checks that an address accepts connections.
 func listens(address string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)

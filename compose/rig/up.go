@@ -306,7 +306,7 @@ func (i *Instance) writeKubeletConfig(o Options) error {
 		MaxPods:         int32(o.MaxPods),
 		ForeignNodeFs:   o.NodeDisk == 0,
 		ForeignImageFs:  o.ImageDisk == 0,
-		AskNobody:       i.r.Standalone,
+		NoReviews:       i.r.Standalone,
 		TraceEndpoint:   i.traceEndpoint(),
 	}
 	if o.DefaultPlaces {

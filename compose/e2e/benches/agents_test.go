@@ -59,7 +59,7 @@ func TestBenchAgents(t *testing.T) {
 	}, agents...)
 }
 
-// undisturbed measures an agent that nobody kills.
+// undisturbed measures an agent that nothing kills.
 func undisturbed(m *meter) {
 	m.warm()
 	m.idle("0 pods")

@@ -21,7 +21,7 @@ func TestBenchCSI(t *testing.T) {
 	}, agents[0], agents[1])
 }
 
-// csi measures pods with a claim each, whose volumes are there before.
+// csi measures pods that have a claim each. The volumes exist before the measurement.
 func (m *meter) csi() {
 	m.t.Helper()
 	s := scene.New(m.t)

@@ -28,7 +28,7 @@ var readerPages = [][]string{{"/metrics/resource"}, {"/metrics", "/metrics/cadvi
 // TestBenchStats measures what figures of many pods cost the agent, while two readers read them.
 func TestBenchStats(t *testing.T) {
 	scene.Shared.LinkForCadvisor(t)
-	// The kubelet starts anew, with the link.
+	// The kubelet restarts, with the link.
 	scene.Shared.SwitchTo(t, rig.AgentMicrolet)
 	compare(t, func(m *meter) {
 		m.warm()
@@ -52,7 +52,7 @@ func (m *meter) figures() {
 		_, _, err := r.Get(m.t.Context(), "/metrics/cadvisor")
 		return err
 	})
-	m.idle(fmt.Sprintf("%d pods, nobody reads", measuredPods))
+	m.idle(fmt.Sprintf("%d pods, no reader", measuredPods))
 
 	ctx, stop := context.WithCancel(m.t.Context())
 	var reading sync.WaitGroup

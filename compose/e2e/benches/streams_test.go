@@ -31,8 +31,8 @@ const (
 )
 
 // TestBenchAudience measures how much slower pods start while two hundred followers of logs and fifty sessions are
-// served, some of which stop reading, and whose CPU that takes. The audience and the control plane, who are elsewhere
-// on a real cluster, have processors of their own.
+// served, some of which stop reading. It also shows which processes take the CPU time. The audience and the control
+// plane, who are elsewhere on a real cluster, have processors of their own.
 func TestBenchAudience(t *testing.T) {
 	for _, a := range agents[:2] {
 		t.Run(a.name, func(t *testing.T) {

@@ -158,7 +158,7 @@ func (s *Scene) Traces(pods []*corev1.Pod) ([]string, error) {
 }
 
 // orphanedNetwork lists what the network plugins keep on the node's own machine for sandboxes that the runtime does not
-// know: addresses, whoever had them, and results.
+// know: addresses, with the sandboxes that had them, and results.
 func (n *Node) orphanedNetwork(living map[string]bool) ([]string, error) {
 	reserved, err := n.reservations()
 	if err != nil {
@@ -246,8 +246,8 @@ func (s *Scene) networkNamespaces() ([]string, error) {
 }
 
 // KillRuntime kills the runtime and starts it again after a pause. containerd makes a sandbox's network namespace
-// before it stores anything of the sandbox (internal/cri/server/sandbox_run.go): what it was killed over is known
-// to nobody afterwards, under any node agent. Exactly those are kept in mind, and no leftovers.
+// before it stores anything of the sandbox (internal/cri/server/sandbox_run.go): if containerd is killed in between,
+// the namespace is lost, under any node agent. Exactly those are kept in mind, and no leftovers.
 func (s *Scene) KillRuntime(pause time.Duration) {
 	s.T.Helper()
 	if err := s.Kill(s.T.Context(), rig.Containerd); err != nil {

@@ -132,7 +132,7 @@ var besides = map[string]string{
 	"cluster/podcertificate":   "certificates of pods",
 	"cluster/poddeletion":      "the deletion of a Pod object",
 	"cluster/runtimeclass":     "the runtime handler of a class",
-	"cri/containers":           "whose container a container is",
+	"cri/containers":           "which pod a container belongs to",
 	"cri/monitor":              "who learns of the runtime's health",
 	"cri/relist":               "what wakes workers while pleg is away",
 	"cri/runtime":              "podsync's calls of the runtime",

@@ -17,7 +17,7 @@ const (
 	services = module + "services/"
 )
 
-// Package is what "go list -json" tells of a package.
+// Package is what "go list -json" prints about a package.
 type Package struct {
 	ImportPath   string
 	Name         string

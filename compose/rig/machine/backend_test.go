@@ -57,7 +57,7 @@ func TestProgram(t *testing.T) {
 				t.Errorf("%s: %q is not in %q", tc.assets.kind(), want, p.args)
 			}
 		}
-		// Whoever the machine is, each kernel gets the same words.
+		// Each kind of machine gives its kernel the same parameters.
 		line := strings.Join(p.args, " ")
 		for _, want := range []string{
 			"machine.address=10.0.0.2/24", "machine.gateway=10.0.0.1", "systemd.hostname=node",

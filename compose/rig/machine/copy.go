@@ -37,7 +37,7 @@ func (m *machine) Dial(ctx context.Context, network, address string) (net.Conn, 
 	return conn, nil
 }
 
-// must runs a command whose exit code has to be 0.
+// must runs a command that has to exit with 0.
 func (m *machine) must(ctx context.Context, c Command) (Result, error) {
 	r, err := m.Run(ctx, c)
 	if err == nil && r.Code != 0 {
@@ -54,8 +54,8 @@ func (m *machine) Write(ctx context.Context, to string, text []byte, mode fs.Fil
 	return nil
 }
 
-// install writes a file from the standard input: beside its place first, so that whoever reads or runs it never has
-// half of it, and on the disk, as a package manager does: a power cut leaves it there.
+// install writes a file from the standard input. It writes beside its place first, so that no program reads or runs
+// half of it. As a package manager does, it syncs the file, so that a power cut leaves it there.
 func install(to string, mode fs.FileMode) []string {
 	const script = `mkdir -p "${1%/*}/" && cat > "$1.half" && chmod "$2" "$1.half" && mv -T "$1.half" "$1" && sync -f "$1"`
 	return []string{"sh", "-c", script, "install", to, fmt.Sprintf("%o", mode.Perm())}
@@ -97,7 +97,7 @@ func (m *machine) copyIn(ctx context.Context, from, to string) error {
 			Args:  []string{"sh", "-c", `mkdir -p "$1" && tar -C "$1" -xf - && sync -f "$1"`, "unpack", to},
 			Input: out,
 		})
-	_ = out.Close() // if nobody reads the rest, tar shall end
+	_ = out.Close() // tar ends if the rest is not read
 	if packErr := pack.Wait(); err == nil && packErr != nil {
 		err = fmt.Errorf("%w: %s", packErr, said.String())
 	}

@@ -30,8 +30,8 @@ type Machine interface {
 	Reboot(ctx context.Context) error
 	// CutPower ends the machine at once. What it had not written to its disk is lost.
 	CutPower(ctx context.Context) error
-	// PowerOn starts a machine whose power was cut, or that has switched itself off, from its disk as it is, and
-	// returns when it is up.
+	// PowerOn starts a machine after a power cut or after it has switched itself off, from its disk as it is, and returns
+	// when it is up.
 	PowerOn(ctx context.Context) error
 	// Dial connects to an address (tcp) or a socket (unix) as a process in the machine would.
 	Dial(ctx context.Context, network, address string) (net.Conn, error)
@@ -66,8 +66,8 @@ type Options struct {
 	Memory int
 	// CPUs of the machine. In User-Mode Linux threads of one process take turns on one. Default: 2.
 	CPUs int
-	// Link joins the machine to a network. Default: a network namespace of the machine's own, in which there is
-	// nobody but the two ends of the link. It goes with the machine.
+	// Link joins the machine to a network. Default: a network namespace of the machine's own, which contains only the two
+	// ends of the link. It goes with the machine.
 	Link *Link
 	// Detached lets the machine outlive its caller; Open finds it again.
 	Detached bool

@@ -65,7 +65,7 @@ func output(t *testing.T, m Machine, args ...string) string {
 // patience is how long the machine may take for a simple answer.
 func patience(m Machine) time.Duration { return m.(*machine).r.patience() }
 
-// helperDir tells a process of this test's own to start a machine in that folder, say so, and wait.
+// helperDir has a process of this test start a machine in that folder, print a line, and wait.
 const helperDir = "MACHINE_TEST_DIR"
 
 func TestMain(m *testing.M) {

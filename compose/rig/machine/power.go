@@ -86,8 +86,8 @@ func (m *machine) awaitBoot(ctx context.Context, not string) error {
 		if !m.Running() {
 			return fmt.Errorf("%w: it has ended while it started", ErrOff)
 		}
-		// The kernel repeats a connection attempt that nobody answers only after a second, so the first ones are short.
-		// A machine that starts many pods on a busy host needs longer for the handshake alone.
+		// The kernel repeats an unanswered connection attempt only after a second, so the first ones are short. A machine
+		// that starts many pods on a busy host needs longer for the handshake alone.
 		attempt, cancel := context.WithTimeout(ctx, patience)
 		id, err := m.bootID(attempt)
 		cancel()
@@ -136,7 +136,7 @@ func (m *machine) Reboot(ctx context.Context) error {
 }
 
 func (m *machine) CutPower(ctx context.Context) error {
-	// All that it has started is in the PID namespace whose first process this is.
+	// This is the first process of a PID namespace, and all that it has started is in there.
 	err := m.process().Stop(ctx, 0)
 	m.shell.drop(nil)
 	if err != nil {

@@ -56,7 +56,8 @@ func TestASlowMachineIsWaitedFor(t *testing.T) {
 	}
 }
 
-// answerAfter serves one SSH connection whose handshake takes that long. Each command succeeds and writes a line.
+// answerAfter serves one SSH connection, with a handshake that takes that long. Each command succeeds and writes a
+// line.
 func answerAfter(slow time.Duration, conn net.Conn, config *ssh.ServerConfig) {
 	time.Sleep(slow)
 	_, channels, requests, err := ssh.NewServerConn(conn, config)

@@ -19,8 +19,8 @@ type qemuBackend struct {
 	r   record
 }
 
-// modules are those of a node that nobody asks for when they are needed: udev would load them for the devices that
-// programs open, and the sysctls of the disk need that of the bridge.
+// modules are those of a node that are not loaded on demand: udev would load them for the devices that programs open,
+// and the sysctls of the disk need that of the bridge.
 const modules = "overlay,br_netfilter,fuse,loop,tun"
 
 // restarter starts QEMU, and another one when the machine has restarted: the kernel says so last. QEMU could restart

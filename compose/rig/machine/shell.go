@@ -17,7 +17,7 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// shell runs commands in a machine over one SSH connection, which it makes anew when it was lost.
+// shell runs commands in a machine over one SSH connection, and reconnects when the connection is lost.
 type shell struct {
 	config   *ssh.ClientConfig
 	address  string
@@ -89,7 +89,7 @@ func (s *shell) drop(client *ssh.Client) {
 	}
 }
 
-// session opens a channel. A connection whose machine has gone does not say so; the first answer that it owes shows it.
+// session opens a channel. A connection does not show that its machine is gone until an answer is due.
 func (s *shell) session(ctx context.Context) (*ssh.Session, error) {
 	for attempt := 0; ; attempt++ {
 		client, err := s.open(ctx)
@@ -115,8 +115,8 @@ func (s *shell) session(ctx context.Context) (*ssh.Session, error) {
 // run runs a command and kills it when the context ends.
 func (s *shell) run(ctx context.Context, c Command) (Result, error) { return s.do(ctx, c, s.kill) }
 
-// ask runs a command that asks and changes nothing. When the context ends the connection ends, and the command with it:
-// nobody looks for a machine that has gone down meanwhile.
+// ask runs a command that asks and changes nothing. The connection and the command end with the context, because
+// nothing else notices that a machine has gone down meanwhile.
 func (s *shell) ask(ctx context.Context, args ...string) (Result, error) {
 	return s.do(ctx, Command{Args: args}, func(context.Context, string) { s.drop(nil) })
 }

@@ -27,8 +27,8 @@ type machine struct {
 
 var _ Machine = (*machine)(nil)
 
-// Start starts a new machine and returns when its systemd has started all. When that fails nothing is left but the
-// folder, with the console's log, whose end is also in the error.
+// Start starts a new machine and returns when its systemd has started all. When that fails, only the folder with the
+// console's log is left. The end of the log is also in the error.
 func Start(ctx context.Context, o Options) (Machine, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("start a machine: it needs root")
@@ -59,7 +59,7 @@ func Start(ctx context.Context, o Options) (Machine, error) {
 		r.CPUs = 2
 	}
 	if r.BootTimeout == 0 {
-		const answers = 600 // in whose time a machine that works starts, on a busy host too
+		const answers = 600 // enough for a working machine to start, on a busy host too
 		r.BootTimeout = answers * r.patience()
 	}
 	if o.Link != nil {

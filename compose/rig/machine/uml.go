@@ -34,7 +34,7 @@ const umid = "uml"
 func (u *uml) rebooter() string { return filepath.Join(u.dir, "boot") }
 
 func (u *uml) prepare(context.Context) error {
-	// A boot whose power was cut has left its folder, which the next one would take for that of a live machine.
+	// A boot that a power cut ended has left its folder, which the next boot would mistake for that of a live machine.
 	if err := os.RemoveAll(filepath.Join(u.dir, umid)); err != nil {
 		return err
 	}

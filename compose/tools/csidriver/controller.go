@@ -153,7 +153,7 @@ func kindOf(r *csi.CreateVolumeRequest) (kind, error) {
 	}
 }
 
-// attachedAs is what a controller tells the node of a volume that it has attached.
+// attachedAs is what a controller passes to the node about an attached volume.
 const attachedAs = "attached"
 
 func (c controller) ControllerPublishVolume(_ context.Context, r *csi.ControllerPublishVolumeRequest) (

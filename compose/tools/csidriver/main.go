@@ -1,4 +1,4 @@
-// Command csidriver is a CSI driver whose volumes are folders or files, for tests on one node.
+// Command csidriver is a CSI driver for tests on one node. Its volumes are folders or files.
 //
 // It truly mounts: a stage binds the volume's folder to the staging path, and a publish binds that to the target. A
 // block volume is a file, which a stage attaches to a loop device. With the parameter kind: memory of a StorageClass,
@@ -45,8 +45,8 @@ func main() {
 	flag.BoolVar(&o.can.attach, "enable-attach", false, "attach volumes to the node, and want them attached")
 	flag.BoolVar(&o.can.topology, "enable-topology", false, "say on which node volumes are")
 	flag.Int64Var(&o.can.limit, "attach-limit", 0, "the same as -maxvolumespernode, which wins if it comes later (`number`)")
-	flag.Int64Var(&o.can.limit, "maxvolumespernode", 0, "say that the node takes so many volumes, which nobody counts "+
-		"(default: any `number`)")
+	flag.Int64Var(&o.can.limit, "maxvolumespernode", 0,
+		"say that the node takes so many volumes, which the driver does not count (default: any `number`)")
 	flag.BoolVar(&o.can.modify, "enable-controller-modify-volume", false, "take changes of a volume's parameters")
 	flag.Func("accepted-mutable-parameter-names", "the `names` of the parameters that may change, joined by commas",
 		func(names string) error {

@@ -7,7 +7,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
 
-// NodeGetVolumeStats tells how large a device is, and how full the file system is of any other volume.
+// NodeGetVolumeStats returns how large a device is, and how full the file system is of any other volume.
 func (n *node) NodeGetVolumeStats(_ context.Context, r *csi.NodeGetVolumeStatsRequest) (
 	*csi.NodeGetVolumeStatsResponse, error,
 ) {

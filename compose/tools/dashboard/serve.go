@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// refresh is how often a browser asks for the page anew.
+	// refresh is how often a browser reloads the page.
 	refresh = 10 * time.Second
 	// longest is the most that a picture covers: what a Prometheus keeps by default.
 	longest = 15 * 24 * time.Hour
@@ -40,7 +40,7 @@ type shown struct {
 	Fault   string
 }
 
-// site serves a dashboard as a page that is drawn anew at each request.
+// site serves a dashboard as a page that is drawn at each request.
 type site struct {
 	board    board
 	url      string

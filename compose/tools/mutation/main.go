@@ -3,7 +3,7 @@
 // It copies a package of this repository and adds a fault at each condition, comparison, sum and statement. An
 // environment variable enables one fault. It builds the tests once and runs them once per fault. It prints the
 // faults that no test noticed, and the share of those that a test noticed. It fails if a test missed a fault, unless
-// the file of explained faults lists the fault because nobody can observe it.
+// the file of explained faults lists the fault as one that cannot be observed.
 package main
 
 import (

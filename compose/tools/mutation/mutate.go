@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// planter writes one file anew, with a fault at each place that can have one.
+// planter rewrites one file, with a fault at each place that can have one.
 type planter struct {
 	name   string
 	src    []byte

@@ -42,7 +42,7 @@ type format struct {
 	name string
 	// depends are the packages without which the scripts and the units do nothing.
 	depends []string
-	// recommended are those whose programs services start.
+	// recommended are the packages with programs that services start.
 	recommended []string
 	// moved are folders that have another name there.
 	moved map[string]string

@@ -62,7 +62,7 @@ var _ = register(Pair[crashes, []string]{
 	Wanted: []string{"starts", "waits 1s", "waits 10s", "waits 20s", "waits 40s", "waits 1m20s", "waits 2m40s",
 		"waits 5m0s"},
 	Differences: []Difference[crashes, []string]{
-		{Name: "begins anew with a definition that comes back", As: func(in crashes) (crashes, bool) {
+		{Name: "starts again with a definition that comes back", As: func(in crashes) (crashes, bool) {
 			before, unique := "image:1", "image:1"
 			any := false
 			in.Lives = slices.Clone(in.Lives)
@@ -76,7 +76,7 @@ var _ = register(Pair[crashes, []string]{
 			}
 			return in, any
 		}},
-		{Name: "does not begin anew after a resize", As: func(in crashes) (crashes, bool) {
+		{Name: "does not start again after a resize", As: func(in crashes) (crashes, bool) {
 			any := false
 			in.Lives = slices.Clone(in.Lives)
 			for i := range in.Lives {

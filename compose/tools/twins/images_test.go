@@ -205,7 +205,7 @@ func (n *node) remove(id string) error {
 	return nil
 }
 
-// outcome is what was done. What the runtime said is told in other words.
+// outcome is what was done. The runtime's message is worded differently.
 func (n *node) outcome(err error) collected {
 	if err != nil {
 		n.did.Err, _, _ = strings.Cut(err.Error(), " image deletion: ")

@@ -17,7 +17,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 )
 
-// begin is the moment of which the inputs tell.
+// begin is the moment that the inputs describe.
 var begin = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // situation is a pod, what the runtime has of it and what its probes say.

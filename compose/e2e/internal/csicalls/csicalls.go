@@ -115,9 +115,9 @@ type judge struct {
 	breaches []string
 }
 
-// Breaches are the calls that no driver need expect: a publish before the stage, a detach of what is staged, two calls
-// of one volume at a time, unless nobody waits for the first. Statistics are asked for at any time, as by the kubelet:
-// a driver that hangs in them holds up nothing else.
+// Breaches are the calls that no driver need expect: a publish before the stage, a detach of a staged volume, and two
+// calls for one volume at a time, unless the caller of the first has stopped waiting. Statistics are asked for at any
+// time, as by the kubelet: a driver that hangs in them holds up nothing else.
 func Breaches(lines []Line) []string { return follow(lines).breaches }
 
 // Left is what stays staged or published after the calls.

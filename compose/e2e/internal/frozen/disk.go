@@ -22,7 +22,7 @@ type FileSystem struct {
 	frozen bool
 	freeze func() error
 	thaw   func(ctx context.Context) error
-	// unmount ends the file system. It may fail because somebody still uses it.
+	// unmount ends the file system. It may fail because it is still in use.
 	unmount func() error
 }
 
@@ -76,7 +76,7 @@ func (f *FileSystem) unmountIn(limit time.Duration) func() error {
 	}
 }
 
-// End unmounts it, once nobody uses it any more.
+// End unmounts it, once it is no longer in use.
 func (f *FileSystem) End() {
 	f.t.Helper()
 	if err := f.unmount(); err != nil {

@@ -64,7 +64,8 @@ func (g *gate) pass() {
 	<-open
 }
 
-// node is a file or folder whose calls pass the gate: those that lead to it, and those that ask of it or change it.
+// node is a file or folder at which calls pass the gate: the calls that lead to it, and the calls that query or change
+// it.
 type node struct {
 	*fs.LoopbackNode
 	gate *gate

@@ -53,7 +53,7 @@ type unixSocket struct {
 
 // Clients returns who is connected to the unix socket at the path. It asks sock_diag, because a
 // client's end has no name in /proc/net/unix: the ends that a server has accepted have the name of
-// the socket, and tell the inode of their peer.
+// the socket, and show the inode of their peer.
 func Clients(path string) ([]Client, error) {
 	sockets, err := unixSockets()
 	if err != nil {

@@ -17,7 +17,7 @@ func TestClientsFindsTheOtherEnd(t *testing.T) {
 	defer l.Close()
 	clients, err := Clients(path)
 	if err != nil || len(clients) > 0 {
-		t.Fatalf("before anybody connects: %v, %v", clients, err)
+		t.Fatalf("before a client connects: %v, %v", clients, err)
 	}
 	conn, err := net.Dial("unix", path)
 	if err != nil {

@@ -275,7 +275,7 @@ func containerTraits() []trait {
 		}},
 		{name: "preStop that calls", alone: "preStop", apply: func(g *Generator, p *corev1.Pod) {
 			lifecycle(p).PreStop = next(g,
-				"preStop that calls", // the first two fail: nobody listens, and the kubelet knows no such hook
+				"preStop that calls", // the first two fail: nothing listens, and the kubelet knows no such hook
 				&corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/bye", Port: intstr.FromInt32(1)}},
 				&corev1.LifecycleHandler{
 					TCPSocket: &corev1.TCPSocketAction{Host: "127.0.0.1", Port: intstr.FromInt32(1)},

@@ -116,7 +116,7 @@ var (
 )
 
 // Wrong returns what cannot be in a trace, the one of a pod's start among them: several begins, a span before the one
-// that it was begun in, a call that nobody has made, a probe or an Event of no sync.
+// that it was begun in, a call without a caller, a probe or an Event of no sync.
 func (t Trace) Wrong() []string {
 	var wrong []string
 	begins := 0
@@ -129,20 +129,20 @@ func (t Trace) Wrong() []string {
 		if p == nil {
 			continue
 		}
-		tell := func(what string) {
+		report := func(what string) {
 			wrong = append(wrong, fmt.Sprintf("%s of %s is %s %s of %s", s.Name, s.Service, what, p.Name, p.Service))
 		}
 		if s.Start.Before(p.Start) {
-			tell("before")
+			report("before")
 		}
 		if s.Kind == "server" && (p.Kind != "client" || !slices.Contains(callers[s.Service], p.Service)) {
-			tell("called in")
+			report("called in")
 		}
 		if s.Kind != "server" && s.Service != p.Service && parents[s.Name] == "" {
-			tell("of another service than")
+			report("of another service than")
 		}
 		if want := parents[s.Name]; want != "" && p.Name != want {
-			tell("in")
+			report("in")
 		}
 	}
 	if begins != 1 {
@@ -151,7 +151,7 @@ func (t Trace) Wrong() []string {
 	return wrong
 }
 
-// String tells each span in a line.
+// String describes each span in a line.
 func (t Trace) String() string {
 	var b strings.Builder
 	for _, s := range t {

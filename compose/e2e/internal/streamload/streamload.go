@@ -33,7 +33,7 @@ const (
 	standing       = 50                     // followers that stop reading
 	Talkers        = 20                     // sessions that say something each second and want it back
 	Silent         = 15                     // sessions in which nothing happens
-	standingTalks  = 15                     // sessions whose clients stop reading long before all is written
+	standingTalks  = 15                     // sessions in which the client stops reading long before the end
 	Streams        = Followers + standing + sessions
 	sessions       = Talkers + Silent + standingTalks
 	gatheringLimit = 2 * time.Minute
@@ -49,8 +49,8 @@ type Load struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	present atomic.Int64 // whose stream has begun
-	Ended   atomic.Int64 // whose stream has ended, of those that read
+	present atomic.Int64 // clients with a stream that has begun
+	Ended   atomic.Int64 // clients that read, with a stream that has ended
 	Lines   atomic.Int64 // that followers have read
 	Spoken  atomic.Int64 // what sessions have said and got back
 	mu      sync.Mutex

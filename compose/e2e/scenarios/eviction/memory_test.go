@@ -25,7 +25,7 @@ import (
 
 const (
 	mebibyte = 1 << 20
-	// room is what a hog may take before the threshold is met, in MiB, and full what it takes if nobody stops it.
+	// room is what a hog may take before the threshold is met, in MiB, and full is what it takes if nothing stops it.
 	room, full = 1500, 3000
 	// transition is evictionPressureTransitionPeriod.
 	transition = 20 * time.Second

@@ -46,10 +46,11 @@ type cause struct {
 	script string
 }
 
-// statusUnknown is the reason of a container's end that nobody has read.
+// statusUnknown is the reason of a container that has ended before its status was read.
 const statusUnknown = "ContainerStatusUnknown"
 
-// endless is how a hog goes on. It ends badly when it is told to: a container that ends well makes its pod a success.
+// endless is how a hog goes on. It exits with an error when it gets SIGTERM, because a container that exits with 0
+// makes its pod a success.
 const endless = "; " + scene.Forever
 
 func causes() []cause {
@@ -132,7 +133,7 @@ func signalArgs(t *testing.T, all []cause) []string {
 	return []string{
 		"--eviction-hard=" + strings.Join(thresholds, ","),
 		"--eviction-pressure-transition-period=10s",
-		// The bomb harms nobody else if the eviction fails.
+		// The bomb harms no other pod if the eviction fails.
 		fmt.Sprintf("--pod-max-pids=%d", 2*roomPIDs),
 	}
 }

@@ -23,7 +23,7 @@ const (
 	softReclaim     = 250
 )
 
-// writer is a pod that writes to its volume, and takes some time to end after it has been told to.
+// writer is a pod that writes to its volume, and takes some time to end after SIGTERM.
 func writer(name string, megabytes int, ends time.Duration) *corev1.Pod {
 	const script = "trap 'sleep %d; exit 3' TERM; dd if=/dev/zero of=/volume/file bs=1M count=%d 2>/dev/null"
 	p := diskPod(name, fmt.Sprintf(script, int(ends.Seconds()), megabytes)+endless)

@@ -22,8 +22,8 @@ import (
 // taintUninitialized keeps pods away until a cloud controller manager has seen the node.
 const taintUninitialized = "node.cloudprovider.kubernetes.io/uninitialized"
 
-// TestCloudControllerManager: a node of an external cloud registers with the taint. A pod waits for the cloud
-// controller manager, whose part the test plays, and its addresses stay.
+// TestCloudControllerManager: a node of an external cloud registers with the taint. The test acts as the cloud
+// controller manager. A pod waits for it, and its addresses stay.
 func TestCloudControllerManager(t *testing.T) {
 	s := scene.New(t)
 	client, err := s.Client()

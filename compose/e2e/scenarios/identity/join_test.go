@@ -32,7 +32,7 @@ func TestTheKubeletGoesOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(j.bootstrap); err != nil { // nobody needs it any more
+	if err := os.Remove(j.bootstrap); err != nil { // it is no longer needed
 		t.Fatal(err)
 	}
 	w := s.CreateSteadyPods()

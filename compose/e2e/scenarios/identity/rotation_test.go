@@ -43,7 +43,7 @@ func TestRotations(t *testing.T) {
 		return nil
 	})
 	if serial, err := p.serial(); err == nil {
-		t.Fatalf("the port has certificate %s, which nobody approved", serial)
+		t.Fatalf("the port has certificate %s, which was not approved", serial)
 	}
 	servings.denyNext(0)
 	_, deniedFirst := servings.answers()
@@ -102,7 +102,7 @@ func TestRotations(t *testing.T) {
 		t.Error("a watch was cut: ", what)
 	}
 	if all == 0 {
-		t.Error("no watch of the node has ended in all that time, so the API server tells nothing of them")
+		t.Error("no watch of the node has ended in all that time, so the API server has no data about watches")
 	}
 	for _, what := range refusals(t, s, steady) {
 		t.Error("the API server did not know a caller: ", what)

@@ -58,7 +58,7 @@ func (f *stream) flows(t *testing.T) {
 		select {
 		case <-f.done:
 			t.Fatalf("kubectl %v ended after %d lines: %v", f.args, f.lines.Load(),
-				errors.Join(f.err, errors.New("before it was told to")))
+				errors.Join(f.err, errors.New("before it was asked to end")))
 		default:
 		}
 		if now := f.lines.Load(); now == before {

@@ -47,8 +47,8 @@ const (
 
 // TestKubeadmHandover gives a node that kubeadm made from the kubelet to microlet and back, three times. On it are 20
 // probed pods, half of them started by each agent, and the control plane's. Each agent keeps the node until the client
-// certificate has been renewed. No container restarts, neither a pod nor the Node is ever seen unready, and the API
-// server knows whoever asks. The one exception is a kubelet that starts: see startsAnew.
+// certificate has been renewed. No container restarts, neither a pod nor the Node is ever unready, and the API server
+// authenticates each caller. The one exception is a kubelet that starts: see startsAgain.
 func TestKubeadmHandover(t *testing.T) {
 	k := newKubeadmMachine(t, "handover")
 	k.init("addon", shortLives) // the network needs no pods here
@@ -252,7 +252,7 @@ func (w *watch) handsOver(program string) {
 	}
 }
 
-// whoAsked is the user whose request the certificate answers; "" if it answers none.
+// whoAsked is the user that requested the certificate; "" if there is none.
 func (w *watch) whoAsked(pair clientPair) string {
 	w.t.Helper()
 	list, err := w.api.CertificatesV1().CertificateSigningRequests().List(w.t.Context(), metav1.ListOptions{})
@@ -276,7 +276,7 @@ func (w *watch) judge(program string) {
 	all, now := w.record.Since(w.mark), time.Now()
 	entries := all
 	if program == kubeletProgram {
-		entries = slices.DeleteFunc(slices.Clone(all), w.startsAnew)
+		entries = slices.DeleteFunc(slices.Clone(all), w.startsAgain)
 	}
 	for _, what := range slices.Concat(record.Untouched(w.pods, entries), record.NodeReady(entries)) {
 		w.t.Errorf("%s: %s", program, what)
@@ -295,9 +295,9 @@ func (w *watch) judge(program string) {
 	w.lease = w.record.View().Lease()
 }
 
-// startsAnew reports whether a change is what a kubelet makes of its static pods when it starts. The manifests say
+// startsAgain reports whether a change is what a kubelet makes of its static pods when it starts. The manifests say
 // nothing of their status, so those with a startup probe are not ready until it has run. Their containers run on.
-func (w *watch) startsAnew(e record.Entry) bool {
+func (w *watch) startsAgain(e record.Entry) bool {
 	p, ok := e.Object.(*corev1.Pod)
 	if !ok || e.Deleted || p.DeletionTimestamp != nil || p.Namespace != metav1.NamespaceSystem || record.Ready(p) {
 		return false
@@ -324,7 +324,7 @@ func (w *watch) allReady() {
 	}
 }
 
-// refusals is how many requests the API server has had whose credentials it did not accept.
+// refusals is how many requests with credentials that it did not accept the API server has had.
 func (w *watch) refusals() (sum float64) {
 	w.t.Helper()
 	text, err := w.api.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(w.t.Context())
@@ -348,7 +348,7 @@ func (w *watch) refusals() (sum float64) {
 		sum += number
 	}
 	if !known {
-		w.t.Fatal("the API server counts nobody whom it knows")
+		w.t.Fatal("the API server counts no authenticated requests")
 	}
 	return sum
 }

@@ -78,7 +78,8 @@ func newKubeadmMachine(t *testing.T, name string) *kubeadmMachine {
 			t.Fatal(err)
 		}
 	}
-	// CoreDNS wants a server to ask for other names. At this address, which is for documentation, nobody answers.
+	// CoreDNS wants a server to ask for other names. This address is reserved for documentation, and nothing answers
+	// there.
 	if err := m.Write(t.Context(), "/etc/resolv.conf", []byte("nameserver 192.0.2.53\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -225,8 +226,8 @@ func (k *kubeadmMachine) containers() string {
 	return k.run("sh", "-c", "ctr -n k8s.io tasks list -q | sort")
 }
 
-// TestKubeadm has kubeadm make a cluster of a machine whose kubelet.service starts microlet, and then join another one
-// to it.
+// TestKubeadm has kubeadm make a cluster of a machine on which kubelet.service starts microlet, and then join another
+// machine to it.
 func TestKubeadm(t *testing.T) {
 	k := newKubeadmMachine(t, "init")
 	k.init("", "")

@@ -282,7 +282,7 @@ func rebooted(s *scene.Scene, agent rig.Agent, files *scene.ManifestFolder, rebo
 	if err := s.WaitNodeReady(s.T.Context()); err != nil {
 		s.T.Fatal(err)
 	}
-	// Whoever is to run again does, and then nothing happens any more.
+	// All pods that must run again do so, and then nothing changes any more.
 	s.Wait(2*scene.Patience, "pods that run again", func(v record.View) error {
 		for _, p := range all {
 			if now := now(s, v, p); p.again() && (!p.resting(now) || mainID(now) == ids[p.name]) {
@@ -360,8 +360,7 @@ func TestPowerCut(t *testing.T) {
 	s := scene.New(t)
 	random := rand.New(rand.NewPCG(scene.Seed(t, uint64(time.Now().UnixNano())), 3))
 
-	// How long a start takes that nobody disturbs, images and all; and the positive control of the search for
-	// leftovers.
+	// How long an undisturbed start takes, with the pulls of images; and the positive control of the search for leftovers.
 	removeImages(s)
 	makeConfig(s)
 	pods, crashing := powerBatch()

@@ -29,8 +29,8 @@ const (
 	others = 10
 )
 
-// TestNFSServerThatHangs has podsync end in each way, again and again, while the server answers nobody. A pod runs with
-// an export of the server, and another one waits for it.
+// TestNFSServerThatHangs has podsync end in each way, again and again, while the server does not answer. A pod runs
+// with an export of the server, and another one waits for it.
 func TestNFSServerThatHangs(t *testing.T) {
 	scene.Shared.UseMicrolet(t)
 	e := newExports(t)
@@ -167,7 +167,7 @@ func (e *exports) crowd(name string) (start, end time.Duration) {
 	return scene.Milliseconds(record.Percentile(starts, 0.5)), scene.Milliseconds(record.Percentile(ends, 0.5))
 }
 
-// TestNFSPodEndsWhileServerHangs deletes pods while the server answers nobody. One that neither reads nor writes at
+// TestNFSPodEndsWhileServerHangs deletes pods while the server does not answer. One that neither reads nor writes at
 // that moment goes, though others use the same export. SIGKILL ends some of the kernel's waits for a server: one that
 // writes goes, or says why not and goes when the server answers. The others run on.
 func TestNFSPodEndsWhileServerHangs(t *testing.T) {
@@ -205,8 +205,8 @@ func TestNFSPodEndsWhileServerHangs(t *testing.T) {
 	e.clean()
 }
 
-// TestNFSLastPodEndsWhileServerHangs: nobody else uses the exports, so the kernel has to part from the server. The pods
-// go all the same, many at once, and leave podsync what it needs for others.
+// TestNFSLastPodEndsWhileServerHangs: no other pod uses the exports, so the kernel has to disconnect from the server.
+// The pods go all the same, many at once, and leave podsync what it needs for others.
 func TestNFSLastPodEndsWhileServerHangs(t *testing.T) {
 	scene.Shared.UseMicrolet(t)
 	e := newExports(t)

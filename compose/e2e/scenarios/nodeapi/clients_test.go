@@ -143,7 +143,7 @@ func newTerminal(s *scene.Scene, t *testing.T, size pty.Winsize, args ...string)
 			x.output.Write(piece[:n])
 			x.mu.Unlock()
 			if err != nil {
-				break // a terminal whose programs have ended gives EIO
+				break // a terminal returns EIO when its programs have ended
 			}
 		}
 		x.err = x.cmd.Wait()

@@ -18,10 +18,10 @@ import (
 const (
 	// watched is how long memory is looked at.
 	watched = time.Minute
-	// perStream is how much nodeapi may grow for each stream. A log that is followed has a reader of the kernel's
-	// notices, whose buffer makes its stack 128 KiB, and some 30 KiB of buffers and other stacks; a session two buffers
-	// of 32 KiB to copy with, and TLS's and HTTP's own. What is not on a stack counts twice, since Go's collector comes
-	// when it has doubled.
+	// perStream is how much nodeapi may grow for each stream. The follower of a log holds a reader of the kernel's
+	// notifications, with a buffer that makes its stack 128 KiB, and some 30 KiB of buffers and other stacks. A session
+	// holds two buffers of 32 KiB to copy with, and the buffers of TLS and HTTP. What is not on a stack counts twice,
+	// since Go's collector comes when it has doubled.
 	perStream = 256 << 10
 	// flat is how much memory may grow between two looks at a load that stays the same.
 	flat = 8 << 20

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// besideRegistry is how many pods live beside one whose image does not come. Each asks for two probes a second.
+	// besideRegistry is how many pods live beside one that waits for its image. Each asks for two probes a second.
 	besideRegistry = 30
 	// probeWindow is for how long their probes are counted.
 	probeWindow = 10 * time.Second
@@ -29,9 +29,9 @@ const (
 	layerSize, firstBytes = 4 << 20, 64 << 10
 )
 
-// TestHungRegistry: a registry takes requests and does not answer, or stops in the middle of a layer. The pod whose
-// image it has says what it waits for. Others, whose images are present, start, are probed and end beside it. A deleted
-// pod goes without its image, and one that stays runs when the registry goes on.
+// TestHungRegistry: a registry takes requests and does not answer, or stops in the middle of a layer. The pod that
+// waits for this image says so. Others, whose images are present, start, are probed and end meanwhile. A deleted pod
+// goes without its image, and one that stays runs when the registry goes on.
 func TestHungRegistry(t *testing.T) {
 	for _, how := range []struct {
 		name  string
@@ -98,7 +98,7 @@ type hungRegistry struct {
 
 func (r *hungRegistry) release() { r.once.Do(func() { close(r.released) }) }
 
-// wait returns when the registry is released, or nobody waits for the request any more.
+// wait returns when the registry is released, or the caller no longer waits.
 func (r *hungRegistry) wait(ctx context.Context) {
 	r.waiting.Add(1)
 	defer r.waiting.Add(-1)

@@ -62,7 +62,7 @@ cat /local/by; echo ==end; `+scene.Forever, "local", "host")
 	sees(s, s.Record.View().Pod(s.Namespace, "second"), 0, scene.Patience, "first\nfirst\nread-only\n==end")
 }
 
-// claimant is a pod whose container has claims at the folders of their names.
+// claimant is a pod that mounts claims at folders of the same names.
 func claimant(name, script string, claims ...string) *corev1.Pod {
 	p := scene.ScriptPod(name, script)
 	for _, c := range claims {

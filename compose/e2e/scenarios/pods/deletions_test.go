@@ -65,8 +65,8 @@ func endedWith(s *scene.Scene, uid types.UID, code int32) {
 	}
 }
 
-// TestDeletedWhileItsImageIsPulled: the registry has stopped answering. The pod goes at once all the same, and others
-// neither wait nor suffer; one whose image comes late runs.
+// TestDeletedWhileItsImageIsPulled: the registry has stopped answering. The pod still goes at once, and other pods
+// neither wait nor fail. A pod with a late image runs.
 func TestDeletedWhileItsImageIsPulled(t *testing.T) {
 	scene.Shared.UseMicrolet(t)
 	s := scene.New(t)

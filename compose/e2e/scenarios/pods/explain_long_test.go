@@ -115,7 +115,7 @@ func brokenContainers() []broken {
 	}
 }
 
-// probed is a pod that has a probe on a port at which nobody listens.
+// probed is a pod that has a probe on a port at which nothing listens.
 func probed(name, kind, reason string) broken {
 	probe := &corev1.Probe{
 		ProbeHandler:  corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(9)}},

@@ -23,7 +23,7 @@ func TestFailuresOfTheKubelet(t *testing.T) {
 	compareOrRecord(t, golden, symptoms(t, unlessUpdated[map[string]symptom](t, golden)))
 }
 
-// unlessUpdated is what was recorded of the kubelet in a file, or the zero value when it is to be recorded anew.
+// unlessUpdated returns what a file has recorded of the kubelet, or the zero value if it must be recorded again.
 func unlessUpdated[T any](t *testing.T, file string) (want T) {
 	t.Helper()
 	if *update {

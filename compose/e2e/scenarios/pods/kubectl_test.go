@@ -62,7 +62,7 @@ func askForRootsLog(s *scene.Scene) {
 	s.KubectlPrints("first\nsecond\n", "logs", "talk", "-c", container)
 }
 
-// talks starts the pod whose containers askNodeAPI asks.
+// talks starts the pod that has the containers of askNodeAPI.
 func talks(s *scene.Scene) {
 	s.T.Helper()
 	talk := scene.ScriptPod("talk", `echo first; echo second; `+scene.Forever)
@@ -70,7 +70,7 @@ func talks(s *scene.Scene) {
 	web.ReadinessProbe = &corev1.Probe{PeriodSeconds: 1, TimeoutSeconds: 5, ProbeHandler: corev1.ProbeHandler{
 		HTTPGet: &corev1.HTTPGetAction{Path: "/file", Port: intstr.FromInt32(8080)},
 	}}
-	// The order of lines of different streams is nobody's promise: the runtime copies two pipes.
+	// The order of lines of different streams is not defined, because the runtime copies two pipes.
 	talk.Spec.Containers = append(talk.Spec.Containers, scene.ShellContainer("again", `echo life; exit 1`), web,
 		scene.ShellContainer("complains", `echo problem >&2; `+scene.Forever))
 	s.CreatePods(talk)

@@ -45,8 +45,8 @@ func redisPod(name, plugin string) *corev1.Pod {
 	return p
 }
 
-// TestProbePlugin installs the example plugin. A pod is Ready as long as the plugin says so, and one
-// whose plugin is not there is reported.
+// TestProbePlugin installs the example plugin. A pod is Ready as long as the plugin says so. A pod without its plugin
+// is reported.
 func TestProbePlugin(t *testing.T) {
 	dir := pluginFolder(t)
 	scene.Shared.UseMicrolet(t, "--probe-plugin-dir="+dir)

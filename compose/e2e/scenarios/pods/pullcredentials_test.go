@@ -174,7 +174,7 @@ func (r *privateRegistry) pod(name, image string, policy corev1.PullPolicy, secr
 	return p
 }
 
-// plugins are: "plain" has the password, "tokens" has it for whoever has a token, and "hangs" says where it hangs.
+// plugins are: "plain" has the password, "tokens" has it for callers with a token, and "hangs" writes where it hangs.
 func (r *privateRegistry) plugins(t *testing.T) (config, bin string) {
 	t.Helper()
 	answer := `printf '{"apiVersion":"credentialprovider.kubelet.k8s.io/v1","kind":"CredentialProviderResponse",` +

@@ -77,9 +77,9 @@ func TestSettings(t *testing.T) {
 	checkVolumes(s)
 	checkReserved(s)
 
-	const told = `msg="Updating Pod CIDR" service=podsync originalPodCIDR="" newPodCIDR=10.99.0.0/24`
-	if !strings.Contains(strings.TrimPrefix(agentLog(s), before), told) {
-		t.Errorf("the log has no %s", told)
+	const want = `msg="Updating Pod CIDR" service=podsync originalPodCIDR="" newPodCIDR=10.99.0.0/24`
+	if !strings.Contains(strings.TrimPrefix(agentLog(s), before), want) {
+		t.Errorf("the log has no %s", want)
 	}
 }
 
@@ -92,7 +92,7 @@ func agentLog(s *scene.Scene) string {
 	return string(text)
 }
 
-// checkVolumes looks at the Events of pods whose volumes the node does not mount or attach.
+// checkVolumes looks at the Events of pods with volumes that the node does not mount or attach.
 func checkVolumes(s *scene.Scene) {
 	t := s.T
 	t.Helper()

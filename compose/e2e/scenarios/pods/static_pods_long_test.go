@@ -33,7 +33,7 @@ func TestStaticPodsTable(t *testing.T) {
 	m.Put("b.yaml", static(s, "a", scene.Forever))
 	runs(s, scene.Patience, "a", b)
 
-	// Removed while nobody looks: the next podsync ends it.
+	// The manifest is removed while podsync is down: the next podsync ends the pod.
 	if err := scene.Shared.StopAgent(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -15,8 +15,8 @@ func TestUserNamespacesOfTheKubelet(t *testing.T) {
 	userNamespaces(scene.New(t), func() {})
 }
 
-// TestUserNamespacesAreHandedOver: each of the two agents keeps the IDs that the other has given, and gives nobody else
-// any of them.
+// TestUserNamespacesAreHandedOver: each of the two agents keeps the IDs that the other has given, and gives them to no
+// other pod.
 func TestUserNamespacesAreHandedOver(t *testing.T) {
 	scene.Shared.SwitchTo(t, rig.AgentKubelet)
 	s := scene.New(t)

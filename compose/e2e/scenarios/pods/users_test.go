@@ -139,7 +139,7 @@ func checkUsers(s *scene.Scene, name string, uid uint32, restart int) uint32 {
 	return first
 }
 
-// owner judges whose a file of the node is.
+// owner judges which user owns a file of the node.
 func owner(s *scene.Scene, path string, want uint32) {
 	s.T.Helper()
 	info, err := os.Stat(path)

@@ -104,7 +104,7 @@ func (c *chaos) change(p *corev1.Pod) {
 	}
 	i := c.rand.IntN(len(patches))
 	if i == 2 && podgen.Ends(p) {
-		i = 0 // another image begins it anew: whether it still ends is the image's matter
+		i = 0 // another image restarts it: whether it still ends depends on the image
 	}
 	_, err := c.API.CoreV1().Pods(c.Namespace).Patch(c.T.Context(), p.Name, types.StrategicMergePatchType,
 		[]byte(patches[i]), metav1.PatchOptions{})

@@ -279,9 +279,9 @@ func TestGatewayGivesEachRoleItsMethods(t *testing.T) {
 		{"pleg executes", true, uid(role.PLEG), exec, codes.PermissionDenied},
 		{"nodestatus lists on pleg's socket", true, uid(role.NodeStatus), list, codes.PermissionDenied},
 		{"bus lists on pleg's socket", true, uid(role.Bus), list, codes.PermissionDenied},
-		{"nobody lists", true, 65534, list, codes.PermissionDenied},
+		{"an unknown user lists", true, 65534, list, codes.PermissionDenied},
 		{"root stops a container on pleg's socket", true, 0, stop, codes.PermissionDenied},
-		{"somebody with pleg's UID lists from elsewhere", false, uid(role.PLEG), list, codes.PermissionDenied},
+		{"a process with pleg's UID lists from elsewhere", false, uid(role.PLEG), list, codes.PermissionDenied},
 	} {
 		leave := func() error { return nil }
 		if test.inside {
@@ -309,8 +309,8 @@ func TestGatewayGivesEachRoleItsMethods(t *testing.T) {
 	}
 }
 
-// dialAs connects to a unix socket as another user of the node's group. The kernel tells the server
-// what the connecting thread is, so only a thread becomes that user, and it ends afterwards.
+// dialAs connects to a unix socket as another user of the node's group. The kernel shows the server the credentials of
+// the connecting thread, so only a thread becomes that user, and it ends afterwards.
 func dialAs(path string, uid int) (net.Conn, error) {
 	type result struct {
 		conn net.Conn

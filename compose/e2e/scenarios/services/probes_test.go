@@ -144,6 +144,6 @@ func said(s *scene.Scene, p *corev1.Pod, restart int, line string) time.Time {
 			return at
 		}
 	}
-	s.T.Fatalf("%s: nobody says %q", path, line)
+	s.T.Fatalf("%s: no log says %q", path, line)
 	return time.Time{}
 }

@@ -127,8 +127,8 @@ func loaded(s *scene.Scene) {
 	}
 }
 
-// top waits until kubectl top has figures of the node and of the loaded pod, and judges those of the pod, whose CPU
-// time is limited and whose memory is that of a shell.
+// top waits until kubectl top has figures of the node and of the loaded pod, and judges the figures of the pod: its CPU
+// time is limited, and its memory is that of a shell.
 func top(s *scene.Scene) {
 	s.T.Helper()
 	s.AwaitSlowly(figuresTime, "kubectl top node", func() error {

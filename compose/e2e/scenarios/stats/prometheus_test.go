@@ -95,7 +95,7 @@ func probedPod() *corev1.Pod {
 	return p
 }
 
-// freeAddress is one of loopback that nobody has at this moment, for a program that cannot choose its own.
+// freeAddress is a free address of loopback, for a program that cannot choose its own.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

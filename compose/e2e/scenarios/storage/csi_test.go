@@ -36,7 +36,7 @@ func csi(s *scene.Scene, happen func()) {
 	s.WaitReady(scene.Patience, "first")
 	first := s.Record.View().Pod(s.Namespace, "first")
 	sees(s, first, 0, "group: 4242\ngroup: 4242\nfirst\n==end")
-	toldOf(c, first, volume)
+	checkReceived(c, first, volume)
 	happen()
 	s.EndContainer("first")
 	s.Wait(scene.Patience, "the container's next start", s.Restarted("first", 1))
@@ -59,8 +59,8 @@ func csi(s *scene.Scene, happen func()) {
 	c.KeepsContract()
 }
 
-// toldOf judges what the driver was told of a pod's volumes.
-func toldOf(c *scene.CSI, p *corev1.Pod, claimed string) {
+// checkReceived judges what the driver has received about a pod's volumes.
+func checkReceived(c *scene.CSI, p *corev1.Pod, claimed string) {
 	for _, inline := range []bool{false, true} {
 		l, ok := c.Called(csicalls.Publish, "", func(l csicalls.Line) bool { return (l.Volume != claimed) == inline })
 		if !ok {

@@ -131,7 +131,7 @@ func outlasts(t *testing.T, with func(*scene.Scene) *hanging) {
 }
 
 // saysOfPath returns a condition: an Event of the pod says that a path with this part does not answer. The first one
-// comes after half a minute, and of a volume whose files may be many after the two minutes of a mount.
+// comes after half a minute, and after the two minutes of a mount for a volume that may have many files.
 func saysOfPath(s *scene.Scene, pod, path string) func(record.View) error {
 	return func(v record.View) error {
 		var seen []string

@@ -17,7 +17,7 @@ import (
 	"github.com/microlet/microlet/compose/rig"
 )
 
-// others is how many pods live beside one whose driver hangs, and half of them have volumes of that driver.
+// others is how many pods live beside one with a driver that hangs. Half of them have volumes of that driver.
 const others = 30
 
 // TestHungDriver: a driver that never answers for one volume delays the pod of that volume alone.

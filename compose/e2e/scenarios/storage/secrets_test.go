@@ -26,8 +26,8 @@ const (
 	secretNamespace = "csi.storage.k8s.io/node-publish-secret-namespace"
 )
 
-// TestForeignSecrets: a claim names a secret of another namespace, in each way that there is. Only who makes
-// StorageClasses can do so; whoever else tries is told why that cannot be, the driver gets nothing, and others go on.
+// TestForeignSecrets: a claim names a secret of another namespace, in each way that there is. Only the creator of a
+// StorageClass can do so. Any other user gets an error that says why, the driver gets nothing, and other pods go on.
 func TestForeignSecrets(t *testing.T) {
 	scene.Shared.UseMicrolet(t)
 	s := scene.New(t)
@@ -50,7 +50,7 @@ func TestForeignSecrets(t *testing.T) {
 	claimSays(s, "path", "treasure")
 	claimSays(s, "namespace", "pvc.annotations")
 
-	// By an inline volume, whose secret has no namespace.
+	// An inline volume, which cannot name the namespace of a secret.
 	inline := scene.WithInline(scene.PausePod("inline"), "own")
 	inline.Spec.Volumes[0].CSI.NodePublishSecretRef = &corev1.LocalObjectReference{Name: "../" + other + "/treasure"}
 	_, err := s.API.CoreV1().Pods(s.Namespace).Create(t.Context(), inline, metav1.CreateOptions{})

@@ -28,9 +28,9 @@ import (
 // replicas is how many pods the StatefulSet has.
 const replicas = 10
 
-// writes writes the same records to a block device and to a file, each at its own place, as long as nobody asks it to
-// stop. Then it prints how many they are and the checksums of both. A pod that finds records prints the checksums at
-// once. Any write that fails ends it.
+// writes writes the same records to a block device and to a file, each at its own place, until it is asked to stop.
+// Then it prints how many they are and the checksums of both. A pod that finds records prints the checksums at once.
+// Any write that fails ends it.
 const writes = `set -e
 sums() { echo "$1 $(head -c 1048576 /dev/block | sha256sum | cut -c 1-64) $(sha256sum </files/data | cut -c 1-64)"; }
 if [ -e /files/data ]; then sums again; ` + scene.Forever + `; fi
@@ -134,7 +134,7 @@ func createStatefulSet(s *scene.Scene) statefulSet {
 	if err != nil {
 		s.T.Fatal(err)
 	}
-	s.T.Cleanup(set.delete) // before the scenario's pods, which it would make anew
+	s.T.Cleanup(set.delete) // before the scenario's pods, which it would create again
 	return set
 }
 

@@ -15,7 +15,7 @@ import (
 )
 
 // TestCollectorDelaysNoPod takes the collector away, and has it hang. Pods start and end meanwhile, and services are
-// killed and come back. What the services have to tell arrives when the collector is back.
+// killed and come back. The spans of the services arrive when the collector is back.
 func TestCollectorDelaysNoPod(t *testing.T) {
 	for name, test := range map[string]struct{ out, back func(*testing.T) }{
 		"away": {

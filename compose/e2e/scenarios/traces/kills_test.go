@@ -44,7 +44,7 @@ func (s *tracing) awaitProbe(pod, process string) {
 }
 
 // TestKilledServicesLoseTheirOwnSpans kills the prober, and nodestatus, through which all spans go, while a pod starts.
-// The trace goes on with their successors, and nobody else's spans lack.
+// The trace continues with their successors, and has all spans of the other services.
 func TestKilledServicesLoseTheirOwnSpans(t *testing.T) {
 	s := begin(t)
 	s.CreatePods(waiting("web"))

@@ -25,8 +25,8 @@ import (
 const collectPeriod = 6 * time.Minute
 
 // TestImageGC starts the kubelet and then microlet on a node whose disk is too full by their thresholds. Both remove
-// the image that nobody uses, keep those of a running and of an ended container and the pinned one, and send the same
-// Events. Then the Node lists the images that are left.
+// the unused image, keep those of a running and of an ended container and the pinned one, and send the same Events.
+// Then the Node lists the images that are left.
 func TestImageGC(t *testing.T) {
 	s := scene.New(t)
 	t.Cleanup(func() { scene.Shared.SwitchTo(t, scene.FirstAgent) })

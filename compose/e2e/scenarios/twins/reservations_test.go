@@ -116,7 +116,7 @@ func reservation(s *scene.Scene, t *testing.T, agent rig.Agent, args []string, m
 	return facts
 }
 
-// makeCgroups makes cgroups anew, which the test removes at its end.
+// makeCgroups creates cgroups. The test removes them at its end.
 func makeCgroups(t *testing.T, paths []string) {
 	t.Helper()
 	for _, path := range paths {

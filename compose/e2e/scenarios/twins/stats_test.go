@@ -67,7 +67,7 @@ func compareStats(t *testing.T, meant []figures.Explanation, args ...string) {
 	s := scene.New(t)
 	measured(s)
 
-	scene.Shared.SwitchTo(t, rig.AgentKubelet, args...) // it starts anew, with the link
+	scene.Shared.SwitchTo(t, rig.AgentKubelet, args...) // it restarts, with the link
 	theirs, theirRates := measure(s)
 	scene.Shared.SwitchTo(t, rig.AgentMicrolet, args...)
 	ours, ourRates := measure(s)

@@ -19,7 +19,7 @@ type Program struct {
 	Test bool
 	CGO  bool
 	Tags string
-	// Stamp returns linker variables that tell the program its version.
+	// Stamp returns linker variables that give the program its version.
 	Stamp func(version string) map[string]string
 	// Groups name what the program is for; without any every rig needs it.
 	Groups []string
@@ -44,7 +44,7 @@ const (
 	GroupNFS             = "nfs"              // an NFS server, which is a package of Debian's and not built here
 )
 
-// Groups of packages for the kinds of that machine. They are machine.Build's, and nobody asks for them by name.
+// Groups of packages for the kinds of that machine. machine.Build needs them, and they are never named in a call.
 const (
 	GroupMachineUML  = "machine-uml"
 	GroupMachineQEMU = "machine-qemu"

@@ -12,7 +12,7 @@ import (
 )
 
 // Folder makes dir unless it exists. The function make gets an empty folder beside it, which becomes
-// dir when make succeeds. While somebody else makes dir, say gets a line about it every ten seconds.
+// dir when make succeeds. While another process makes dir, say gets a line about it every ten seconds.
 func Folder(ctx context.Context, dir string, say func(format string, args ...any), make func(half string) error) error {
 	if _, err := os.Stat(dir); err == nil {
 		return nil

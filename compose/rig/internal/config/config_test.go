@@ -77,7 +77,7 @@ func TestKubeletConfigurationWithStaticPodsAndReadOnlyPort(t *testing.T) {
 
 func TestKubeletConfigurationForUpstreamsSuite(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
-	if err := (Kubelet{ForSuite: true, AskNobody: true, Anonymous: true}).Write(path); err != nil {
+	if err := (Kubelet{ForSuite: true, NoReviews: true, Anonymous: true}).Write(path); err != nil {
 		t.Fatal(err)
 	}
 	got, err := os.ReadFile(path)

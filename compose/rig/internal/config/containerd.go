@@ -32,8 +32,8 @@ type Containerd struct {
 	// RestrictOOM keeps containerd from asking for an OOM score below its own,
 	// which fails without CAP_SYS_RESOURCE.
 	RestrictOOM bool
-	// SyncImages has an image on the disk before the runtime says that it is there. Without it a power cut soon after a
-	// pull leaves an image whose files are empty, and which nobody pulls again.
+	// SyncImages has an image on the disk before the runtime says that it is there. Without it, a power cut soon after a
+	// pull leaves an image with empty files, which is not pulled again.
 	SyncImages bool
 	// Traces lets containerd send traces, where its environment says.
 	Traces bool

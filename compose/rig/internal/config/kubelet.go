@@ -26,12 +26,12 @@ type Kubelet struct {
 	PluginDir       string // of FlexVolume drivers; "": the kubelet's default
 	MaxPods         int32
 	StaticPods      string // the folder of static pods; may be empty
-	ReadOnlyPort    int32  // the port of the API for everybody, on NodeIP; 0: none
+	ReadOnlyPort    int32  // the port of the API without authentication, on NodeIP; 0: none
 	ForeignNodeFs   bool   // the node filesystem is not the node's own: it is never short of space
 	ForeignImageFs  bool   // nor the image filesystem: no image is removed to free space on it
 	ForSuite        bool   // the periods and thresholds on which upstream's suite of the node counts
-	AskNobody       bool   // no API server is asked who somebody is and what he may: ClientCA alone says so
-	Anonymous       bool   // everybody may use the HTTPS API
+	NoReviews       bool   // authenticates and authorizes by ClientCA alone, without an API server
+	Anonymous       bool   // every caller may use the HTTPS API
 	TraceEndpoint   string // where all traces are sent, by OTLP; "": none are
 }
 
@@ -72,7 +72,7 @@ func (k Kubelet) Write(path string) error {
 		c.EvictionMinimumReclaim = map[string]string{"nodefs.available": "5%", "nodefs.inodesFree": "5%"}
 	}
 	k.ignoreForeignDisks(&c)
-	if k.AskNobody {
+	if k.NoReviews {
 		c.Authentication.Webhook.Enabled = &no
 		c.Authorization.Mode = kubeletconfig.KubeletAuthorizationModeAlwaysAllow
 	}
@@ -118,9 +118,8 @@ func (k Kubelet) ignoreForeignDisks(c *kubeletconfig.KubeletConfiguration) {
 	}
 }
 
-// prune drops what nobody set: the types print an unset duration as 0s and an
-// unset number as 0, which would read as settings. Settings that may be false
-// are pointers in the types, so a false that is there was meant.
+// prune drops what is not set: the types print an unset duration as 0s and an unset number as 0, which would read as
+// settings. Settings that may be false are pointers in the types, so a false that is there was meant.
 func prune(object map[string]any) map[string]any {
 	for key, value := range object {
 		switch v := value.(type) {

@@ -27,8 +27,8 @@ type Family struct {
 	// Machine gives the node a machine of its own.
 	Machine   bool     `json:"machine"`
 	AgentArgs []string `json:"agentArgs"`
-	// Standalone gives the agent no API server. Open lets everybody use its HTTPS API. Both need the suite of the
-	// node, on a machine.
+	// Standalone gives the agent no API server. Open lets every caller use its HTTPS API. Both need the suite of the node,
+	// on a machine.
 	Standalone bool `json:"standalone"`
 	Open       bool `json:"open"`
 	// Storage adds the specs of the rig's CSI driver, and the images of the suite's mock driver.

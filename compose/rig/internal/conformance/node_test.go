@@ -59,7 +59,7 @@ func TestForward(t *testing.T) {
 			t.Errorf("answer %q, %v, want %q", body, err, "/a b")
 		}
 	}
-	// A connection that nobody closes does not keep the end.
+	// A connection that stays open does not delay the end.
 	idle, err := net.Dial("tcp", from)
 	if err != nil {
 		t.Fatal(err)

@@ -31,7 +31,7 @@ type Run struct {
 	Timeout  time.Duration  // of the whole suite
 	Alone    bool           // the agent has no API server
 	Storage  bool           // add the specs of a CSI driver, with the rig's own
-	Dir      string         // where reports and logs go; made anew
+	Dir      string         // where reports and logs go; recreated
 	Again    bool           // run what failed a second time
 	Known    Reasons        // failures that are no surprise, by name: they are not run a second time
 	Out      io.Writer      // progress, a line at a time

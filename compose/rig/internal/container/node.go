@@ -53,8 +53,8 @@ type Node struct {
 	Out          io.Writer
 }
 
-// Run makes the node and holds it until the context ends. It then kills what is left of the pods and takes away their
-// cgroups and mounts, which nobody else would.
+// Run makes the node and holds it until the context ends. It then kills the rest of the pods and removes their cgroups
+// and mounts, because no other process would.
 func (n *Node) Run(ctx context.Context) error {
 	tree, err := cgroup.Detect()
 	if err != nil {
@@ -78,7 +78,7 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 }
 
-// reap takes the end of processes whose parents are gone: this is the first process of their namespace.
+// reap collects processes that have ended without a parent, because this is the first process of their namespace.
 func reap() {
 	for {
 		pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)

@@ -44,8 +44,8 @@ type nodeImage struct {
 	optional bool // its programs are built on demand
 }
 
-// nodeImages are those of the rig's programs, by the names in compose.yaml. One whose programs were not built is left
-// out.
+// nodeImages are those of the rig's programs, by the names in compose.yaml. It leaves out an image if its programs were
+// not built.
 func nodeImages(plugins []string) map[string]nodeImage {
 	return map[string]nodeImage{
 		"node":                    {iptables: true},

@@ -25,7 +25,7 @@ type base struct {
 // nothing is below a program that needs none of a system.
 var nothing base
 
-// fileBase is a layer in a file, whose path names the content.
+// fileBase is a layer in a file. The path names the content.
 func fileBase(path string) base {
 	return base{key: path, layer: func() (v1.Layer, error) {
 		l, err := tarball.LayerFromFile(path)

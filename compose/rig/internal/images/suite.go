@@ -31,7 +31,7 @@ var suiteNames = map[string][]string{
 	"suite-ipc-utils":         {"registry.k8s.io/e2e-test-images/ipc-utils:1.4"},
 	"suite-kitten":            {"registry.k8s.io/e2e-test-images/kitten:1.8"},
 	"suite-nautilus":          {"registry.k8s.io/e2e-test-images/nautilus:1.8"},
-	// Specs of garbage collection pull every image of the suite of the node, and remove them. Nobody runs these.
+	// Specs of garbage collection pull every image of the suite of the node, and remove them. No test runs these.
 	"suite-unused": {
 		"gcr.io/cadvisor/cadvisor:v0.47.2",
 		"registry.k8s.io/e2e-test-images/node-perf/npb-ep:1.6.0",

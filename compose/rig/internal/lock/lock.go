@@ -11,9 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// File takes an exclusive lock on the file, which it creates. While somebody
-// else has it, it calls waiting at once and then every ten seconds, and tries
-// until the context is done. The lock goes with its holder, however that ends.
+// File takes an exclusive lock on the file, which it creates. While another process has it, it calls waiting at once
+// and then every ten seconds, and tries until the context is done. The lock goes with its holder, however that ends.
 func File(ctx context.Context, path string, waiting func()) (unlock func(), err error) {
 	const (
 		pause = 100 * time.Millisecond

@@ -107,7 +107,7 @@ func TestPortsOnThisMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again[0] == got[0] {
-		t.Errorf("port %d was picked while somebody listens on it", got[0])
+		t.Errorf("port %d was picked while a process listens on it", got[0])
 	}
 }
 

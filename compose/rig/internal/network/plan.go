@@ -61,8 +61,8 @@ func (p Plan) OnMachine() Plan {
 	return p
 }
 
-// Choose returns the plan with the lowest index that no other instance has
-// and whose networks no route of the machine touches.
+// Choose returns the plan with the lowest index that no other instance has, and with networks that no route of the
+// machine touches.
 func Choose(taken map[int]bool) (Plan, error) {
 	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
 	if err != nil {
@@ -112,7 +112,7 @@ const (
 )
 
 // Ports picks count free TCP ports on 127.0.0.1 from the instance's own range.
-// Nothing keeps them reserved: whoever gets them has to bind them soon.
+// Nothing reserves them, so the caller must bind them soon.
 func Ports(index, count int) ([]int, error) {
 	return ports(index, count, func(port int) error {
 		l, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))

@@ -106,7 +106,7 @@ func Leftovers(r Removal) ([]string, error) {
 type Found struct {
 	Names   []string        // of those that have a rule or a bridge
 	Plans   map[string]Plan // of those that have a bridge, by name
-	Orphans []Plan          // bridges that do not say whose they are
+	Orphans []Plan          // bridges that do not name their instance
 }
 
 // Discover looks for rules and bridges of instances, whatever is recorded.

@@ -62,7 +62,7 @@ func makeBridge(plan Plan, name string) error {
 	if link.Type() != "bridge" {
 		return fmt.Errorf("make bridge %s: there is a %s of that name: remove it", plan.Bridge, link.Type())
 	}
-	// The alias says whose it is when the record is lost.
+	// The alias names its instance when the record is lost.
 	if err := netlink.LinkSetAlias(link, comment(name)); err != nil {
 		return fmt.Errorf("give bridge %s its alias: %w", plan.Bridge, err)
 	}
@@ -101,7 +101,7 @@ func joinMachine(plan Plan) error {
 	return nil
 }
 
-// AddTap makes a tap device for a machine, which stays when nobody has it open, and sets it up.
+// AddTap makes a tap device for a machine, and sets it up. The device stays when no process has it open.
 func AddTap(h *netlink.Handle, name string) (netlink.Link, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name

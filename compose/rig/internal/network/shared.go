@@ -54,8 +54,7 @@ func sharedChains(filter packetFilter) ([]Chain, error) {
 	return found, nil
 }
 
-// removeSharedChains removes the shared chains but those to keep. A chain in
-// which somebody's pod still has a host port stays.
+// removeSharedChains removes the shared chains but those to keep. A chain stays while a pod has a host port in it.
 func removeSharedChains(filter packetFilter, keep []Chain) error {
 	found, err := sharedChains(filter)
 	if err != nil {

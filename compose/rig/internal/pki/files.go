@@ -61,7 +61,7 @@ func Cert(dir, name string) string { return filepath.Join(dir, name+".crt") }
 // Key returns the path of a key.
 func Key(dir, name string) string { return filepath.Join(dir, name+".key") }
 
-// Write makes all files anew.
+// Write replaces all files.
 func Write(in Input, now time.Time) error {
 	if err := os.MkdirAll(in.Dir, 0o700); err != nil {
 		return fmt.Errorf("write certificates: %w", err)

@@ -20,8 +20,8 @@ type Stat struct {
 }
 
 // Dead reports whether the process has ended, even if its parent has not
-// collected it yet. One whose first thread has ended still has all its files
-// and locks while another thread lives.
+// collected it yet. A process still has all its files and locks while one of its threads lives, even if its first
+// thread has ended.
 func (s Stat) Dead() bool { return (s.State == 'Z' || s.State == 'X') && s.Threads <= 1 }
 
 // ParseStat parses the content of /proc/<pid>/stat. The command may hold
@@ -160,8 +160,7 @@ type Child struct {
 	Cgroups []string
 }
 
-// Descendants returns the processes whose parent, or parent's parent and so
-// on, is one of these, and which are not among them.
+// Descendants returns the direct and indirect children of these processes, without these processes themselves.
 func Descendants(of []Record) ([]Child, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

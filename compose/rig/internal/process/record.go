@@ -129,8 +129,7 @@ func (r Record) Stop(ctx context.Context, grace time.Duration) error {
 	} else if err != nil {
 		return err
 	}
-	// The kernel ends it by itself now; a caller whose context is done still
-	// wants to know that.
+	// The kernel ends it by itself now; a caller needs to know that, even if its context is done.
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	return r.Wait(last)

@@ -25,8 +25,8 @@ type Spec struct {
 	Dir     string   // working directory; empty: /
 	Log     string   // stdout and stderr are appended here
 	Cgroups []string // cgroup.procs files that the process enters before it runs
-	// PIDNamespace gives the program a PID namespace of its own, whose first process it is: all that it starts ends
-	// with it.
+	// PIDNamespace gives the program a PID namespace of its own. The program is the first process there, so all that it
+	// starts ends with it.
 	PIDNamespace bool
 	// Pdeathsig has the kernel kill the program when the thread that called Start ends, and so with the caller at the
 	// latest, however that ends. The caller keeps the thread for as long as the program shall live.
@@ -81,9 +81,8 @@ func Start(spec Spec) (Record, error) {
 		return Record{}, fmt.Errorf("start %s: %w", spec.Name, err)
 	}
 	record, err := Find(spec.Name, cmd.Process.Pid)
-	// Nobody waits for this goroutine: it ends with the program, which may
-	// outlive the caller, and all it does is to keep the program from staying
-	// a zombie.
+	// No caller waits for this goroutine. It ends with the program, which may outlive the caller, and only keeps the
+	// program from staying a zombie.
 	go func() { _ = cmd.Wait() }()
 	if err != nil {
 		return Record{}, fmt.Errorf("start %s: it ended at once: %s", spec.Name, Tail(spec.Log, 5))

@@ -200,7 +200,7 @@ func read(ctx context.Context, conn *net.UnixConn, messages chan<- string) {
 		case <-ctx.Done():
 			return
 		case <-time.After(time.Second):
-			// Between two lives nobody takes it, and it is of no use then.
+			// Between two lives nothing receives it, and it has no use then.
 		}
 	}
 }

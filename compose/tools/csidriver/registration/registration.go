@@ -1,4 +1,4 @@
-// Package registration tells the node agent where a CSI driver is.
+// Package registration registers a CSI driver with the node agent.
 package registration
 
 import (
@@ -8,7 +8,7 @@ import (
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
-// Driver is what the node agent is told of a driver.
+// Driver is what the node agent learns about a driver.
 type Driver struct {
 	// Name of the driver, and the path of the socket at which the agent finds it.
 	Name, Endpoint string

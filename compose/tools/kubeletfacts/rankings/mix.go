@@ -12,8 +12,8 @@ import (
 
 const mebibyte = 1 << 20
 
-// randomMix has pods of all QoS classes with few priorities, whose use is above and below their requests. One of them
-// has no figures: the kubelet does not say which of two such pods goes first.
+// randomMix has pods of all QoS classes with few priorities, with uses above and below their requests. One of them has
+// no figures: the kubelet does not say which of two such pods goes first.
 func randomMix(r *rand.Rand, pods int) *mix {
 	m := &mix{Figures: map[string]statsapi.PodStats{}}
 	for i := range pods {

@@ -117,7 +117,7 @@ func (c *canvas) row(r row, y int) {
 	c.text(from+width+5, y+13, shade, rounded(took).String())
 }
 
-// rounded is a duration with the digits that tell anything.
+// rounded is a duration with its significant digits.
 func rounded(d time.Duration) time.Duration {
 	switch {
 	case d >= 100*time.Millisecond:

@@ -30,8 +30,8 @@ const (
 	format = "1"
 )
 
-// hardware are the modules for the machine's hardware: there is no udev that would load them. The last one tells QEMU
-// of a panic.
+// hardware are the modules for the machine's hardware: there is no udev that would load them. The last one reports a
+// panic to QEMU.
 var hardware = []string{"virtio_pci", "virtio_blk", "virtio_net", "virtio_rng", "pvpanic_pci"}
 
 //go:embed init
@@ -48,7 +48,7 @@ const (
 type Kernel struct {
 	Image   string // what QEMU starts
 	Initrd  string // the first filesystem
-	Modules string // a raw filesystem, ext4, which nobody may write to
+	Modules string // a raw ext4 filesystem, which must not be written to
 }
 
 // Input says where a kernel is kept and where progress is printed.

@@ -34,8 +34,8 @@ const (
 	format = "1"
 )
 
-// masked units have nothing to do here: there is no console to log in at, no hardware that comes and goes, and nobody
-// keeps the machine for so long that it wants upkeep.
+// masked units have no purpose here: there is no console to log in at, no hardware that comes and goes, and the machine
+// does not live long enough to need upkeep.
 var masked = []string{
 	"getty.target", "getty@.service", "getty@tty1.service", "serial-getty@.service", "apt-daily.timer",
 	"apt-daily-upgrade.timer", "e2scrub_all.timer",

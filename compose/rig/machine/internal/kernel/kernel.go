@@ -18,8 +18,8 @@ import (
 	"github.com/microlet/microlet/compose/rig/machine/internal/archive"
 )
 
-// series of the source: the first whose kernels run their programs without ptrace, which is two to three times faster,
-// and have several CPUs. Only Debian's development release has it.
+// series of the source: the first with kernels that run their programs without ptrace, which is two to three times
+// faster, and that have several CPUs. Only Debian's development release has it.
 const (
 	series  = "7.2"
 	release = "sid"
@@ -91,7 +91,7 @@ func Build(ctx context.Context, in Input) (string, error) {
 			filepath.Join(tree, "linux")}}, say); err != nil {
 			return err
 		}
-		// What the options became, for whoever asks why something is not there.
+		// The resulting options, which show why something is missing.
 		text, err := os.ReadFile(filepath.Join(tree, ".config"))
 		if err == nil {
 			err = os.WriteFile(filepath.Join(half, "config"), text, 0o644)
@@ -180,7 +180,7 @@ func configure(ctx context.Context, tree string, say func(string, ...any)) error
 	return check(path, string(text))
 }
 
-// check finds the options that the tree has dropped, as it does with one whose conditions are not met.
+// check finds the options that the tree has dropped, as it does with an option if its conditions are not met.
 func check(path, want string) error {
 	have, err := os.ReadFile(path)
 	if err != nil {
