@@ -72,7 +72,7 @@ var identities = []Identity{
 	{Role: Up, UID: 0, GID: 0},
 }
 
-// All returns every role in start order: a role comes after those whose sockets it dials first.
+// All returns every role in start order: a role comes after the roles that it connects to first.
 func All() []Role {
 	roles := make([]Role, 0, len(identities))
 	for _, id := range identities {

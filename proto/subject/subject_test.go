@@ -77,7 +77,7 @@ func TestOwnersOfKeys(t *testing.T) {
 		}
 	}
 	if _, ok := (Bucket{Name: Node, Grants: []Grant{{"runtime", role.Podsync, nil}}}).Owner("nothing"); ok {
-		t.Error("a key that nobody was granted has an owner")
+		t.Error("a key that is granted to no role has an owner")
 	}
 	results, _ := BucketNamed(ProbeResults)
 	for _, key := range []string{

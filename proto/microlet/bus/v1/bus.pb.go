@@ -26,7 +26,7 @@ const (
 )
 
 // Entry is the value of every key of every bucket. With this envelope, a reader can distinguish a live key from a stale
-// one, whose delete was lost with the bus.
+// one: its delete was lost with the bus.
 type Entry struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Service and replica that wrote the entry, "<service>.<replica>".

@@ -5,7 +5,7 @@
 // source: microlet/imagegc/v1/imagegc.proto
 
 // Package microlet.imagegc.v1 has the messages and the service of imagegc: the images of the node, and the removal of
-// those that nobody uses.
+// unused images.
 
 package imagegcv1
 

@@ -59,7 +59,7 @@ type PodsyncServiceClient interface {
 	// other pods the dead containers that need not be kept.
 	RemoveDeadContainers(ctx context.Context, in *RemoveDeadContainersRequest, opts ...grpc.CallOption) (*RemoveDeadContainersResponse, error)
 	// stats calls GetVolumeStats for volumes of claims and of CSI drivers: podsync asks the driver or the file system. An
-	// answer may take minutes. Errors: NOT_FOUND if the pod has no such volume, UNIMPLEMENTED if nobody measures it.
+	// answer may take minutes. Errors: NOT_FOUND if the pod has no such volume, UNIMPLEMENTED if it is not measured.
 	GetVolumeStats(ctx context.Context, in *GetVolumeStatsRequest, opts ...grpc.CallOption) (*GetVolumeStatsResponse, error)
 }
 
@@ -187,7 +187,7 @@ type PodsyncServiceServer interface {
 	// other pods the dead containers that need not be kept.
 	RemoveDeadContainers(context.Context, *RemoveDeadContainersRequest) (*RemoveDeadContainersResponse, error)
 	// stats calls GetVolumeStats for volumes of claims and of CSI drivers: podsync asks the driver or the file system. An
-	// answer may take minutes. Errors: NOT_FOUND if the pod has no such volume, UNIMPLEMENTED if nobody measures it.
+	// answer may take minutes. Errors: NOT_FOUND if the pod has no such volume, UNIMPLEMENTED if it is not measured.
 	GetVolumeStats(context.Context, *GetVolumeStatsRequest) (*GetVolumeStatsResponse, error)
 	mustEmbedUnimplementedPodsyncServiceServer()
 }

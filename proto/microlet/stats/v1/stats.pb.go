@@ -132,8 +132,8 @@ type SummaryResponse struct {
 	Taken *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=taken,proto3" json:"taken,omitempty"`
 	// Why there are no newer figures; empty if these are as new as they should be.
 	Problem string `protobuf:"bytes,3,opt,name=problem,proto3" json:"problem,omitempty"`
-	// Folders whose figures are older than volumeStatsAggPeriod only because walks through large folders take long: theirs
-	// is under way, or waits for its turn. Nobody can have newer figures. A figure that is old and not listed is of a
+	// Folders with figures that are older than volumeStatsAggPeriod only because walks through large folders take long:
+	// their walk is under way or queued. Newer figures are not available. A figure that is old and not listed is of a
 	// folder that does not answer. A stats that does not know the field lists none.
 	Late          []*PodFolders `protobuf:"bytes,4,rep,name=late,proto3" json:"late,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -204,7 +204,7 @@ type PodFolders struct {
 	PodUid string                 `protobuf:"bytes,1,opt,name=pod_uid,json=podUid,proto3" json:"pod_uid,omitempty"`
 	// The names of volumes.
 	Volumes []string `protobuf:"bytes,2,rep,name=volumes,proto3" json:"volumes,omitempty"`
-	// The names of containers, whose logs are meant.
+	// The names of containers. Their logs are meant.
 	Containers    []string `protobuf:"bytes,3,rep,name=containers,proto3" json:"containers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

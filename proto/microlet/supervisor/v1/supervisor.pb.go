@@ -422,7 +422,7 @@ type GetStatusResponse struct {
 	Pid       int32                  `protobuf:"varint,3,opt,name=pid,proto3" json:"pid,omitempty"`
 	Started   *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=started,proto3" json:"started,omitempty"`
 	Processes []*Process             `protobuf:"bytes,5,rep,name=processes,proto3" json:"processes,omitempty"`
-	// None if the agent is of a version that does not tell.
+	// Empty if the version of the agent does not report them.
 	Certificates  []*Certificate `protobuf:"bytes,6,rep,name=certificates,proto3" json:"certificates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
