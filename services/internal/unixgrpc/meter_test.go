@@ -19,7 +19,7 @@ func metered(t *testing.T) (client net.Conn, c *meteredConn, closed chan error) 
 	t.Helper()
 	client, server := net.Pipe()
 	closed = make(chan error, 1)
-	c = newMeteredConn(server, &account{budget: userBudget}, func(why error) { closed <- why })
+	c = newMeteredConn(server, newAccount(userBudget), func(why error) { closed <- why })
 	t.Cleanup(func() { _, _ = client.Close(), c.Close() })
 	go func() { _, _ = io.Copy(io.Discard, readOnly{c}) }()
 	return client, c, closed
@@ -130,6 +130,40 @@ func TestRequestsOneAfterTheOther(t *testing.T) {
 	})
 }
 
+// TestFramesWithoutEnd: the server reads them no faster than it would read calls.
+func TestFramesWithoutEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, _, closed := metered(t)
+		const frames, times = 1000, 100
+		sent := bytesOf(t, func(f *http2.Framer) error {
+			var err error
+			for range frames {
+				err = errors.Join(err, f.WriteWindowUpdate(0, 1))
+			}
+			return err
+		})
+		began := time.Now()
+		for i := range times {
+			if i > 0 {
+				sent = bytes.TrimPrefix(sent, []byte(http2.ClientPreface))
+			}
+			if _, err := client.Write(sent); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if took := time.Since(began); took < 9*time.Second {
+			t.Errorf("%d frames are read within %v", frames*times, took)
+		}
+		time.Sleep(time.Minute) // until the last ones are read
+		select {
+		case why := <-closed:
+			t.Errorf("closed: %v", why)
+		default:
+		}
+	})
+}
+
 // Frames are found wherever the kernel cuts what is read.
 func TestFramesInPieces(t *testing.T) {
 	sent := bytesOf(t, func(f *http2.Framer) error {
@@ -145,10 +179,10 @@ func TestFramesInPieces(t *testing.T) {
 	})
 	want := 3 * (callCost + len(request(check)) + frameCost + 1000)
 	for size := 1; size <= len(sent); size++ {
-		a := &account{budget: userBudget}
+		a := newAccount(userBudget)
 		c := newMeteredConn(nil, a, nil)
 		for rest := sent; len(rest) > 0; rest = rest[min(size, len(rest)):] {
-			if !c.received(rest[:min(size, len(rest))]) {
+			if room, _ := c.received(rest[:min(size, len(rest))]); !room {
 				t.Fatal("there is no room")
 			}
 		}
