@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 
 	"github.com/microlet/microlet/services/bus/internal/protocol"
 	"github.com/microlet/microlet/services/internal/logkey"
@@ -26,6 +27,13 @@ const (
 	writeTimeout = 10 * time.Second
 	// refusalLogPeriod is how often refusals of one user are logged. All are counted.
 	refusalLogPeriod = 10 * time.Second
+
+	// paceRate is how much a user's clients may say in a second, and paceBurst at once, of which an operation is its bytes
+	// and paceCost. It is several times what the prober of a node with many pods says. What comes faster waits: else one
+	// service could have the bus, and all who read what it says, compute for nothing else.
+	paceRate  = 8 << 20
+	paceBurst = 32 << 20
+	paceCost  = 2 << 10
 )
 
 // Door lets the node's services in, and nobody else: it asks the kernel who has connected to the bus's unix
@@ -40,12 +48,13 @@ type Door struct {
 
 	mu     sync.Mutex
 	logged map[int]time.Time // when a refusal of this UID was logged last
+	paces  map[int]*rate.Limiter
 }
 
 // NewDoor returns the door of a server. Its counter of refusals goes to r, if that is not nil.
 func NewDoor(s *Server, rules unixgrpc.Rules, r prometheus.Registerer) *Door {
 	d := &Door{
-		server: s, rules: rules, log: s.log, logged: map[int]time.Time{},
+		server: s, rules: rules, log: s.log, logged: map[int]time.Time{}, paces: map[int]*rate.Limiter{},
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "microlet_bus_refused_connections_total",
 			Help: "Connections to the bus's socket that were refused because they are a stranger's.",
@@ -110,12 +119,27 @@ func (d *Door) take(ctx context.Context, conn net.Conn) {
 		d.log.Warn("the nats server takes no connection", logkey.Err, err)
 		return
 	}
-	err = join(ctx, conn, inner, func(nkey string) error { return d.judge(p, nkey) })
+	err = join(ctx, conn, inner, func(nkey string) error { return d.judge(p, nkey) }, d.pace(ctx, p))
 	if errors.Is(err, errNotYours) {
 		d.refuse("key", p, err.Error())
 	} else if err != nil {
 		d.log.Debug("a connection ended", logkey.UID, p.UID, logkey.PID, p.PID, logkey.Err, err)
 	}
+}
+
+// pace returns what a client waits for before each operation. Root's do not: podsync says most of what there is.
+func (d *Door) pace(ctx context.Context, p unixgrpc.Peer) func(size int) error {
+	if p.UID == 0 {
+		return func(int) error { return nil }
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	limit := d.paces[p.UID]
+	if limit == nil {
+		limit = rate.NewLimiter(paceRate, paceBurst)
+		d.paces[p.UID] = limit
+	}
+	return func(size int) error { return limit.WaitN(ctx, min(size+paceCost, paceBurst)) }
 }
 
 // errNotYours is that a client signs in as another service than it is.
@@ -132,7 +156,8 @@ func (d *Door) judge(p unixgrpc.Peer, nkey string) error {
 }
 
 // join carries a client's connection to the server until either side ends, and returns why the client's did.
-func join(ctx context.Context, client, server net.Conn, allow func(nkey string) error) error {
+func join(ctx context.Context, client, server net.Conn, allow func(nkey string) error,
+	pace func(size int) error) error {
 	// The end of one direction is the end of both: neither side of NATS goes on with half a connection.
 	end := func() { _, _ = client.Close(), server.Close() }
 	stop := context.AfterFunc(ctx, end)
@@ -142,7 +167,7 @@ func join(ctx context.Context, client, server net.Conn, allow func(nkey string) 
 		defer end()
 		_, _ = io.CopyBuffer(deadlineWriter{client}, readerOnly{server}, make([]byte, copyBuffer))
 	})
-	err := protocol.Copy(server, client, allow)
+	err := protocol.Copy(server, client, allow, pace)
 	end()
 	both.Wait()
 	return err

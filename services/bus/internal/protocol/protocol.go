@@ -5,6 +5,8 @@
 // operation ends, as the server does: it takes only the spelling of the protocol that NATS's clients use, and ends the
 // connection at anything else.
 //
+// Because it knows each operation, the caller can also have a client wait that says more than it should.
+//
 // https://docs.nats.io/reference/reference-protocols/nats-protocol
 package protocol
 
@@ -24,9 +26,9 @@ const bufferSize = 4096
 const maxSizeDigits = 9
 
 // Copy passes on a client's side of a connection until it ends. allow judges the nkey of its CONNECT, which is empty if
-// the client gives none. An error other than of reading or writing is about what the client said; nothing of that
-// operation was passed on.
-func Copy(to io.Writer, from io.Reader, allow func(nkey string) error) error {
+// the client gives none. pace is called with the size of each operation before it is passed on. An error other than of
+// reading or writing is about what the client said, or pace's; nothing of that operation was passed on.
+func Copy(to io.Writer, from io.Reader, allow func(nkey string) error, pace func(size int) error) error {
 	c := copier{from: bufio.NewReaderSize(from, bufferSize), to: bufio.NewWriterSize(to, bufferSize)}
 	op, line, err := c.line()
 	if err != nil {
@@ -45,7 +47,7 @@ func Copy(to io.Writer, from io.Reader, allow func(nkey string) error) error {
 		return err
 	}
 	for {
-		if err := c.pass(op, line); err != nil {
+		if err := c.pass(op, line, pace); err != nil {
 			return err
 		}
 		if op, line, err = c.line(); err != nil {
@@ -90,7 +92,7 @@ func arguments(op string, line []byte) []byte {
 }
 
 // pass passes on an operation, with its message if it has one.
-func (c *copier) pass(op string, line []byte) error {
+func (c *copier) pass(op string, line []byte, pace func(size int) error) error {
 	size := 0
 	var err error
 	switch op {
@@ -104,6 +106,9 @@ func (c *copier) pass(op string, line []byte) error {
 	}
 	if err != nil {
 		return fmt.Errorf("%.16s: %w", op, err)
+	}
+	if err := pace(len(line) + size); err != nil {
+		return err
 	}
 	if _, err := c.to.Write(line); err != nil || size == 0 && op != "PUB" && op != "HPUB" {
 		return err

@@ -11,6 +11,9 @@ import (
 
 const connect = `CONNECT {"verbose":false,"nkey":"UA","sig":"x"}` + "\r\n"
 
+// anyPace keeps nothing back.
+func anyPace(int) error { return nil }
+
 func TestCopy(t *testing.T) {
 	refused := errors.New("not yours")
 	for name, test := range map[string]struct {
@@ -49,7 +52,7 @@ func TestCopy(t *testing.T) {
 						return refused
 					}
 					return nil
-				})
+				}, anyPace)
 				want := test.out
 				if want == "same" {
 					want = test.in
@@ -71,7 +74,7 @@ func FuzzCopy(f *testing.F) {
 	f.Add("HPUB a 4 9\r\nNATShello\r\n" + connect)
 	f.Fuzz(func(t *testing.T, in string) {
 		var out strings.Builder
-		if err := Copy(&out, strings.NewReader(connect+in), func(string) error { return nil }); err == nil {
+		if err := Copy(&out, strings.NewReader(connect+in), func(string) error { return nil }, anyPace); err == nil {
 			t.Fatal("it ended without an error")
 		}
 		if !strings.HasPrefix(connect+in, out.String()) {
