@@ -26,6 +26,9 @@ const (
 	// maxHeaders is what the headers of a request may have: the caller is judged behind them. Go's own bound is 1 MiB, for
 	// which a caller has it take 18 MiB.
 	maxHeaders = 16 << 10
+	// maxProfile bounds a profile or a trace, in seconds. What the process traces waits in its memory for a caller that
+	// does not read.
+	maxProfile = 60
 	// httpStop is how long answers that are under way may take once the service stops.
 	httpStop = time.Second
 )
@@ -55,7 +58,7 @@ func Serve(ctx context.Context, l net.Listener, peers unixgrpc.Rules, r *prometh
 		"symbol":  pprof.Symbol,
 		"trace":   pprof.Trace,
 	} {
-		mux.HandleFunc("GET /debug/pprof/"+path, profile) // it extends the write timeout by its own length
+		mux.Handle("GET /debug/pprof/"+path, bounded(profile)) // it extends the write timeout by its own length
 	}
 	mux.HandleFunc("PUT /debug/flags/v", setVerbosity)
 	guard := newGuard(peers, r)
@@ -84,6 +87,17 @@ func Serve(ctx context.Context, l net.Listener, peers unixgrpc.Rules, r *prometh
 		err = errors.Join(err, e)
 	}
 	return err
+}
+
+// bounded refuses a profile or a trace that would take too long.
+func bounded(profile http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if seconds, err := strconv.ParseFloat(r.FormValue("seconds"), 64); err == nil && !(seconds <= maxProfile) {
+			http.Error(w, fmt.Sprintf("seconds is %v: give at most %d", seconds, maxProfile), http.StatusBadRequest)
+			return
+		}
+		profile.ServeHTTP(w, r)
+	})
 }
 
 // setVerbosity takes the number that is the request's body.

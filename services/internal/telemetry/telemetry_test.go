@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -257,6 +258,11 @@ func TestServe(t *testing.T) {
 	}
 	if code, body := get("/healthz"); code != http.StatusOK || body != "ok\n" {
 		t.Errorf("/healthz is %d %q", code, body)
+	}
+	for seconds, want := range map[string]int{"0.1": 200, "61": 400, "1e9": 400, "NaN": 400, "+Inf": 400} {
+		if code, body := get("/debug/pprof/trace?seconds=" + url.QueryEscape(seconds)); code != want {
+			t.Errorf("a trace of %s s is %d %.100q, want %d", seconds, code, body, want)
+		}
 	}
 	sick = errors.New("main loop has stood still")
 	if code, body := get("/healthz"); code != http.StatusServiceUnavailable || body != "main loop has stood still\n" {
