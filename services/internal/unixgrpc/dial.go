@@ -26,6 +26,10 @@ const (
 	streamWindow = 1 << 20
 	connWindow   = 4 << 20
 
+	// maxAnswerHeaders is what the headers of an answer may have, decoded, such as the text of an error. gRPC's own bound
+	// is 16 MiB.
+	maxAnswerHeaders = 1 << 20
+
 	// callTimeout is the deadline of a unary call that brings none.
 	callTimeout = 30 * time.Second
 
@@ -65,6 +69,7 @@ func Dial(path string, o DialOptions, extra ...grpc.DialOption) (*grpc.ClientCon
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingPeriod, Timeout: pingTimeout}),
 		grpc.WithStaticStreamWindowSize(streamWindow),
 		grpc.WithStaticConnWindowSize(connWindow),
+		grpc.WithMaxHeaderListSize(maxAnswerHeaders),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{
 				BaseDelay:  reconnectBase,

@@ -105,7 +105,7 @@ func processSources(ctx context.Context, cfg *service.Config) []debugbundle.Sour
 func askHTTP(socket, path string) func(context.Context) ([]byte, error) {
 	return func(ctx context.Context) ([]byte, error) {
 		transport := &http.Transport{
-			DisableKeepAlives: true,
+			DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10, // a service may have been taken over
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 			},

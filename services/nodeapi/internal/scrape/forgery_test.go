@@ -2,7 +2,10 @@ package scrape
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
+	"net"
+	"net/http"
 	"os"
 	"regexp"
 	"strconv"
@@ -104,6 +107,25 @@ func TestServicesThatSayTooMuch(t *testing.T) {
 	if got := strings.Count(out.String(), "prober"); got != 1 || !strings.Contains(out.String(), "pleg") {
 		t.Errorf("%d of two probers that together say too much are taken:\n%s", got, &out)
 	}
+}
+
+// Of the headers of an answer no more is read than any service has.
+func TestAnswersWithManyHeaders(t *testing.T) {
+	const fits = "# TYPE a gauge\na 1\n"
+	s := node(t, map[role.Role]string{role.PLEG: fits}, nil)
+	l, err := net.Listen("unix", s.socket(role.Bus))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for i := range 2 * maxHeaders / len("X-00000: \r\n") {
+			w.Header().Set(fmt.Sprintf("X-%05d", i), "")
+		}
+		fmt.Fprint(w, fits)
+	})}
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(func() { _ = server.Close() })
+	joined(t, s, Everything, "# TYPE a gauge\na{service=\"pleg\"} 1\n")
 }
 
 // A prober of 500 pods, each with two containers with three probes, is within the bounds.

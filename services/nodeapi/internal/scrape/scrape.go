@@ -33,6 +33,8 @@ import (
 const (
 	// timeout bounds what one service may take, with all its replicas.
 	timeout = 5 * time.Second
+	// maxHeaders bounds the headers of an answer. Go's own bound is 10 MiB, which take several times as much.
+	maxHeaders = 64 << 10
 	// maxHealth bounds what a process may say of its health.
 	maxHealth = 64 << 10
 	// atOnce bounds how many replicas of a service are asked at one time.
@@ -151,7 +153,7 @@ func (s *Services) of(p process) *http.Client {
 				DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 					return unixgrpc.Connect(ctx, path, p.role, s.peers)
 				},
-				MaxIdleConns: 1, IdleConnTimeout: time.Minute,
+				MaxIdleConns: 1, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: maxHeaders,
 			},
 		}
 		s.client[p] = c
