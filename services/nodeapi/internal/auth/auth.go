@@ -79,7 +79,7 @@ func New(o Options) (*Auth, error) {
 	var ways []authenticator.Request
 	if o.ClientCA != nil {
 		a.certificates = x509.NewDynamic(o.ClientCA.VerifyOptions, x509.CommonNameUserConversion)
-		ways = append(ways, a.certificates)
+		ways = append(ways, sparing{a.certificates})
 	}
 	if *o.Authentication.Webhook.Enabled {
 		ttl := o.Authentication.Webhook.CacheTTL.Duration
@@ -132,6 +132,38 @@ func (a *Auth) Certified(state *tls.ConnectionState) (user string, ok bool) {
 		return "", false
 	}
 	return answer.User.GetName(), true
+}
+
+// sparing authenticates by client certificate, which it looks at every 10 s for a connection. Who has made the
+// certificate decides how long that takes.
+type sparing struct{ authenticator.Request }
+
+// look is what a connection's certificate said of the caller.
+type look struct {
+	answer *authenticator.Response
+	ok     bool
+	err    error
+	until  time.Time
+}
+
+// lookedFor is how long that holds: so long a certificate may be used after its end.
+const lookedFor = 10 * time.Second
+
+// AuthenticateRequest implements authenticator.Request.
+func (s sparing) AuthenticateRequest(r *http.Request) (*authenticator.Response, bool, error) {
+	memo := httpport.MemoOf(r.Context())
+	if memo == nil {
+		return s.Request.AuthenticateRequest(r)
+	}
+	memo.Lock() // requests that come at the same time share a look
+	defer memo.Unlock()
+	last, known := memo.Value.(look)
+	if !known || !time.Now().Before(last.until) {
+		last.answer, last.ok, last.err = s.Request.AuthenticateRequest(r)
+		last.until = time.Now().Add(lookedFor)
+		memo.Value = last
+	}
+	return last.answer, last.ok, last.err
 }
 
 // Refusal is the answer to a request that may not pass.

@@ -8,15 +8,19 @@ import (
 	"crypto/x509"
 	"errors"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -25,6 +29,7 @@ import (
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
+	"github.com/microlet/microlet/services/nodeapi/internal/httpport"
 	"github.com/microlet/microlet/services/nodeapi/internal/testpki"
 )
 
@@ -312,5 +317,104 @@ func TestCallersDoNotFillTheLog(t *testing.T) {
 				t.Errorf("%s: %d bytes are logged in %d minutes", name, n, minutes)
 			}
 		})
+	}
+}
+
+// counted is a CA that counts how often a certificate is compared with it.
+type counted struct {
+	dynamiccertificates.CAContentProvider
+	asked atomic.Int32
+}
+
+func (c *counted) VerifyOptions() (x509.VerifyOptions, bool) {
+	c.asked.Add(1)
+	return c.CAContentProvider.VerifyOptions()
+}
+
+// TestCertificatesAreLookedAtRarely for a connection, however many requests come on it. One of another authority is a
+// wrong credential for each of them, but a token counts.
+func TestCertificatesAreLookedAtRarely(t *testing.T) {
+	ours, other := testpki.New(t, "ours"), testpki.New(t, "other")
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	testpki.Replace(t, map[string][]byte{file: ours.PEM})
+	content, err := dynamiccertificates.NewDynamicCAContentFromFile("client-ca", file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca := &counted{CAContentProvider: content}
+	o := options(&reviewer{})
+	o.ClientCA, o.Authentication.Anonymous.Enabled = ca, new(true)
+	a := mustNew(t, o)
+	ask := serveTLS(t, a, ours)
+	for name, test := range map[string]struct {
+		by   *testpki.Authority
+		want []int
+	}{
+		// The certificate comes before the token.
+		"ours":      {ours, []int{403, 403, 403, 403, 403}},
+		"another's": {other, []int{401, 200, 401, 401, 401}},
+	} {
+		ca.asked.Store(0)
+		var got []int
+		for _, token := range []string{"", "good", "bad", "", ""} {
+			got = append(got, ask(name, test.by.Pair(testpki.Client("joe")), token))
+		}
+		if !slices.Equal(got, test.want) {
+			t.Errorf("%s: %v, want %v", name, got, test.want)
+		}
+		if n := ca.asked.Load(); n != 2 { // for the connection, and for the first request
+			t.Errorf("%s: the certificate is looked at %d times", name, n)
+		}
+	}
+}
+
+// serveTLS serves on a port whose requests a checks. What it returns sends a request with a certificate and a token, on
+// the connection of this name, and returns the status code.
+func serveTLS(t *testing.T, a *Auth, authority *testpki.Authority) func(name string, pair tls.Certificate,
+	token string) int {
+	t.Helper()
+	at := make(chan net.Addr, 1)
+	port := &httpport.Server{
+		Address: "127.0.0.1:0", Certified: a.Certified, Log: slog.New(slog.DiscardHandler),
+		Limits: httpport.Limits{Connections: 9, PerAddress: 9}, Metrics: httpport.NewMetrics(prometheus.NewRegistry()),
+		Listening: func(is net.Addr) { at <- is },
+		TLS: func() (*tls.Config, error) {
+			return &tls.Config{
+				Certificates: []tls.Certificate{authority.Pair(testpki.Server("n"))}, ClientAuth: tls.RequestClientCert,
+			}, nil
+		},
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(code(a.Check(r, []string{"metrics"})))
+		}),
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- port.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-ended })
+	url := "https://" + (<-at).String()
+	connections := map[string]*http.Transport{}
+	return func(name string, pair tls.Certificate, token string) int {
+		t.Helper()
+		transport := connections[name]
+		if transport == nil {
+			transport = &http.Transport{TLSClientConfig: &tls.Config{
+				InsecureSkipVerify: true, Certificates: []tls.Certificate{pair},
+			}}
+			t.Cleanup(transport.CloseIdleConnections)
+			connections[name] = transport
+		}
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if token != "" {
+			r.Header.Set("Authorization", "Bearer "+token)
+		}
+		answer, err := transport.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+		return answer.StatusCode
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"net/http"
+	"sync"
 )
 
 // key is the connection's in a request's context.
@@ -56,7 +57,21 @@ func Authenticated(ctx context.Context) bool {
 	return in.certified() || allowed != nil && presented != nil && *allowed == *presented
 }
 
-// SetAuthenticated says that he is.
+// Memo is what is kept of a caller for as long as his connection lasts.
+type Memo struct {
+	sync.Mutex
+	Value any
+}
+
+// MemoOf returns that of a request's connection; nil if it has none.
+func MemoOf(ctx context.Context) *Memo {
+	if in, _ := ctx.Value(key{}).(*conn); in != nil {
+		return &in.memo
+	}
+	return nil
+}
+
+// SetAuthenticated says that he is known.
 func SetAuthenticated(ctx context.Context) {
 	if in, _ := ctx.Value(key{}).(*conn); in != nil {
 		in.credentials.Store(presentedIn(ctx))

@@ -72,6 +72,9 @@ const (
 	certificateWeight = 48
 	// maxHandshake bounds what a client sends before its TLS handshake is done. A client's certificates have a few KiB.
 	maxHandshake = 32 << 10
+	// maxCertificates is how many certificates a client may give. Each may have to be tried as the issuer of each other
+	// one, which takes milliseconds.
+	maxCertificates = 8
 	// freeHandshake is how much of a handshake costs nothing, so that the handshake of a client who will be known is not
 	// closed because strangers take all that they may. The number of connections bounds it.
 	freeHandshake = 4 << 10
@@ -426,6 +429,7 @@ type conn struct {
 	// user is that of the certificate that authenticates the caller; empty without one. It is set before requests are
 	// read.
 	user string
+	memo Memo
 	// allowed: a request was allowed to a caller who is certified. It is under owner's lock.
 	allowed bool
 	// credentials are those of the last request that was allowed.

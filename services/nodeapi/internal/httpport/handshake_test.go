@@ -74,3 +74,24 @@ func TestSmallHandshakesAreFree(t *testing.T) {
 		t.Errorf("who is known is answered %q, %v", got, err)
 	}
 }
+
+// TestLongChainsAreRefused of a caller whom they would authenticate, too: all certificates may have the name of the one
+// that has signed the first.
+func TestLongChainsAreRefused(t *testing.T) {
+	s := server(hello, Limits{Connections: 100, PerAddress: 100})
+	authority := secure(t, s)
+	p := start(t, s)
+	for certificates, served := range map[int]bool{maxCertificates: true, maxCertificates + 1: false} {
+		pair := authority.Pair(testpki.Client("apiserver"))
+		for len(pair.Certificate) < certificates {
+			pair.Certificate = append(pair.Certificate, pair.Certificate[0])
+		}
+		near := p.dial("10.0.0.1:1")
+		_ = near.SetDeadline(time.Now().Add(time.Minute))
+		c := tls.Client(near, &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{pair}})
+		if got, err := ask(c); (err == nil) != served {
+			t.Errorf("a caller with %d certificates is answered %q, %v", certificates, got, err)
+		}
+		_ = near.Close()
+	}
+}

@@ -112,6 +112,9 @@ func (s *Server) admit(ctx context.Context, c *tls.Conn, to doors) {
 	if errors.As(err, &plain) && plain.Conn != nil {
 		_, _ = io.WriteString(plain.Conn, "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n")
 	}
+	if err == nil && len(c.ConnectionState().PeerCertificates) > maxCertificates {
+		err = errLargeHandshake
+	}
 	if err == nil {
 		err = c.SetDeadline(time.Time{})
 	}

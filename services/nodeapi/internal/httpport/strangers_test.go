@@ -259,7 +259,7 @@ func TestConnectionsOfCertifiedCallers(t *testing.T) {
 	})
 }
 
-// TestFramesOfStrangersAreSmall has one begin a frame of 1 MiB, for which the server would take as much memory before it
+// TestFramesOfStrangersAreSmall has one begin a frame of 1 MiB, for which the server would take memory before it
 // arrives.
 func TestFramesOfStrangersAreSmall(t *testing.T) {
 	s := server(hello, Limits{Connections: 9, PerAddress: 9})
