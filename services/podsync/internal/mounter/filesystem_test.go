@@ -139,7 +139,7 @@ func TestWhatIsLeftBehindTakesNoChildFromTheNode(t *testing.T) {
 	})
 }
 
-func TestCallsThatTakeLongTakeTurns(t *testing.T) {
+func TestCallsBeyondTheShareOfAFileSystemWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.mounts.list = func() ([]string, error) { return []string{"/", "/slow"}, nil }

@@ -107,7 +107,7 @@ func TestLongCallsWaitInTheirOrder(t *testing.T) {
 	})
 }
 
-// TestLongCallsOfOneNamespaceHoldUpNoOther: pods with millions of files are removed, in turns of 2 min each.
+// TestLongCallsOfOneNamespaceHoldUpNoOther: pods with millions of files are removed, each for 2 min at a time.
 func TestLongCallsOfOneNamespaceHoldUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newNode(t)
@@ -170,7 +170,7 @@ func TestALongCallDoesNotWaitForWhatHangs(t *testing.T) {
 	})
 }
 
-// TestACallThatWasNotTriedSaysWhy: who reads it learns whether anything hangs.
+// TestACallThatWasNotTriedSaysWhy: its reader learns whether anything hangs.
 func TestACallThatWasNotTriedSaysWhy(t *testing.T) {
 	for _, c := range []struct {
 		of   crowd

@@ -44,7 +44,8 @@ type Operation[A, R any] struct {
 	// may have. They wait for each other, for as long as those before them go on: those of the namespace that has the
 	// fewest come first, and else the older ones.
 	Long bool
-	// Deadline of a call, from when its turn has come: the wait for others does not count. Default: the context's alone.
+	// Deadline of a call, from when it begins in a child: the wait for others does not count. Default: the context's
+	// alone.
 	Deadline time.Duration
 }
 
@@ -96,7 +97,7 @@ func Handle[A, R any](t Table, o Operation[A, R], do func(ctx context.Context, a
 	}
 }
 
-// Run runs the operation here and now. With it a Table is a Mounter for tests, whose operations do not hang.
+// Run runs the operation in this process. With it a Table is a Mounter for tests, whose operations do not hang.
 func (t Table) Run(ctx context.Context, c Call) (json.RawMessage, error) {
 	do := t[c.Operation]
 	if do == nil {

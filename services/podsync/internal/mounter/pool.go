@@ -27,13 +27,14 @@ const (
 	// perFileSystem is how many of them calls on one file system may have. Of each bound calls that take long have at
 	// most half.
 	perFileSystem = 8
-	// maxForeign is how many of them calls on all file systems that are not the node's own may have together. Whoever
-	// names many servers that hang takes no child from those who name none.
+	// maxForeign is how many of them calls on all file systems that are not the node's own may have together. Pods that
+	// name many servers that hang take no child from pods that name none.
 	maxForeign = maxChildren - 2*perFileSystem
 	// idleTime is how long a child waits for the next call.
 	idleTime = 15 * time.Second
-	// leave is how long a call that is no longer wanted may go on before its child is killed, and how long that child's
-	// end is waited for: one on a local file system ends by then, and nobody else has to reckon with it.
+	// leave is how long a call may go on after its caller has given up, before its child is killed. It is also how long
+	// the pool waits for the end of that child. A call on a local file system ends by then, and the next caller does not
+	// meet it.
 	leave = time.Second
 )
 
@@ -270,7 +271,7 @@ func (p *Pool) count(children, hung int) {
 	p.wake()
 }
 
-// wake tells those that wait for a child. The lock is held.
+// wake wakes the calls that wait for a child. The lock is held.
 func (p *Pool) wake() {
 	close(p.changed)
 	p.changed = make(chan struct{})

@@ -180,7 +180,7 @@ func TestACallThatHangsIsLeft(t *testing.T) {
 	})
 }
 
-// TestAChildOfWhichAThreadHangsIsLeft: its answer counts, but nobody asks it again.
+// TestAChildOfWhichAThreadHangsIsLeft: its answer counts, but it gets no further call.
 func TestAChildOfWhichAThreadHangsIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -200,7 +200,7 @@ func TestAChildOfWhichAThreadHangsIsLeft(t *testing.T) {
 	})
 }
 
-func TestCallsThatHangDelayNobody(t *testing.T) {
+func TestCallsThatHangDelayNoOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		var hung sync.WaitGroup
@@ -252,7 +252,7 @@ func TestChildrenOfAnEarlierProcessCount(t *testing.T) {
 	})
 }
 
-func TestCallsOnOnePathTakeTurns(t *testing.T) {
+func TestCallsOnOnePathRunOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		var all sync.WaitGroup
@@ -276,7 +276,7 @@ func TestCallsOnOnePathTakeTurns(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := touch.Do(ctx, w, "/hung", "/other"); !errors.Is(err, context.DeadlineExceeded) {
-			t.Fatalf("waited for its turn beyond its deadline: %v", err)
+			t.Fatalf("waited for the path beyond its deadline: %v", err)
 		}
 		w.mu.Lock()
 		close(w.release["/hung"])
@@ -334,19 +334,19 @@ func TestACallThatIsNotWantedEnds(t *testing.T) {
 func TestProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		began, told := time.Now(), []string{}
+		began, reports := time.Now(), []string{}
 		ctx := WithProgress(t.Context(), func(done int64) {
-			told = append(told, fmt.Sprintf("%d after %s", done, time.Since(began)))
+			reports = append(reports, fmt.Sprintf("%d after %s", done, time.Since(began)))
 		})
 		for range 2 { // the second call is the same child's
-			began, told = time.Now(), nil
+			began, reports = time.Now(), nil
 			got, err := touch.Do(ctx, w, "/counted", "/counted")
 			want := []string{"0 after 0s", "10 after 1s", "20 after 2s", "30 after 3s"}
-			if err != nil || got != "touched /counted" || !slices.Equal(told, want) {
-				t.Errorf("%q, %v, told %q", got, err, told)
+			if err != nil || got != "touched /counted" || !slices.Equal(reports, want) {
+				t.Errorf("%q, %v, reports %q", got, err, reports)
 			}
 		}
-		// Nobody needs to listen.
+		// A call needs no listener.
 		if got, err := touch.Do(t.Context(), w, "/counted", "/counted"); err != nil || got != "touched /counted" {
 			t.Errorf("%q, %v", got, err)
 		}
@@ -363,7 +363,7 @@ func TestErrorsKeepTheirCauseAndResult(t *testing.T) {
 			t.Errorf("%q, %v", got, err)
 		}
 		if _, err := (Operation[string, string]{Name: "unknown"}).Do(t.Context(), w, "/a", ""); err == nil {
-			t.Error("an operation that nobody has defined")
+			t.Error("an operation that is not defined")
 		}
 		w.end(t)
 	})

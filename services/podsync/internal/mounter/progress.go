@@ -11,16 +11,16 @@ const progressPeriod = time.Second
 
 type progressKey struct{}
 
-// WithProgress has told called with how much an operation has done, while it runs. A child says so when it begins, and
-// at most once a second after that.
-func WithProgress(ctx context.Context, told func(done int64)) context.Context {
-	return context.WithValue(ctx, progressKey{}, told)
+// WithProgress has report called with how much an operation has done, while it runs. A child reports when it begins,
+// and at most once a second after that.
+func WithProgress(ctx context.Context, report func(done int64)) context.Context {
+	return context.WithValue(ctx, progressKey{}, report)
 }
 
-// Report is called by an operation to tell how much it has done, as often as it likes.
+// Report is called by an operation with how much it has done, as often as it likes.
 func Report(ctx context.Context, done int64) {
-	if told, ok := ctx.Value(progressKey{}).(func(int64)); ok {
-		told(done)
+	if report, ok := ctx.Value(progressKey{}).(func(int64)); ok {
+		report(done)
 	}
 }
 

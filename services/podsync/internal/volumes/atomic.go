@@ -25,11 +25,11 @@ const (
 	nextLink = "..data_tmp"
 )
 
-// writeAtomically makes dir hold files. own is called when a new version of them was written and
-// nobody can see it yet. Files that are as they were are not written again.
+// writeAtomically makes dir hold files. It calls own when a new version of them was written and no container can see it
+// yet. Files that are as they were are not written again.
 //
-// The folder is open to all users, and a pod that has it as a hostPath writes to it too: whatever is put into the way
-// there leads nowhere outside of it, and nobody waits for it.
+// The folder is open to all users, and a pod that has it as a hostPath writes to it too. Links that such a pod puts
+// there lead nowhere outside of the folder, and its pipes block no call.
 func writeAtomically(dir string, files map[string]file, own func() error) error {
 	clean := make(map[string]file, len(files))
 	for path, f := range files {
@@ -234,7 +234,7 @@ func show(dir string, files map[string]file) error {
 }
 
 // ownLink gives a link to the group that the volume's folder hands on, and to the owner of what it
-// leads to. One that has them already is left alone: a change would wake whoever watches the folder.
+// leads to. One that has them already is left alone: a change would wake the processes that watch the folder.
 func ownLink(dir, link string, owner *int64) error {
 	folder, err := os.Lstat(dir)
 	if err != nil {

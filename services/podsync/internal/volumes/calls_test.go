@@ -36,7 +36,7 @@ func TestAHungCallIsLeftAndHangsAlone(t *testing.T) {
 	})
 }
 
-func TestCallsOnOnePathTakeTurns(t *testing.T) {
+func TestCallsOnOnePathRunOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c calls
 		release, results := make(chan struct{}), make(chan error, 2)
@@ -53,7 +53,7 @@ func TestCallsOnOnePathTakeTurns(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := c.do(ctx, "/p", func() error { return nil }); !errors.Is(err, context.DeadlineExceeded) {
-			t.Fatalf("waited for its turn beyond its deadline: %v", err)
+			t.Fatalf("waited for the path beyond its deadline: %v", err)
 		}
 		close(release)
 		for range 2 {

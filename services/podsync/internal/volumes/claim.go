@@ -54,7 +54,7 @@ func (c *claim) Check(ctx context.Context, s *Spec) error {
 
 func (c *claim) Existing(s *Spec) (Mounted, bool) {
 	if !isUsed(s) {
-		return Mounted{}, true // as with the kubelet, nobody looks for it
+		return Mounted{}, true // as with the kubelet, a volume that no container uses is not set up
 	}
 	found, ok := c.notes.find(s)
 	if ok && found.Label != nil {

@@ -50,20 +50,20 @@ func local(path string) v1.PersistentVolumeSource {
 // claimManager mounts for real. Its pods' folders go with the test.
 func claimManager(t *testing.T, root, boot string, c Claims, pods ...types.UID) *Manager {
 	t.Helper()
-	m, _ := tellingManager(t, root, boot, c, pods...)
+	m, _ := eventfulManager(t, root, boot, c, pods...)
 	return m
 }
 
-// tellingManager is one whose Events are there to be read.
-func tellingManager(t *testing.T, root, boot string, c Claims, pods ...types.UID) (*Manager, *record.FakeRecorder) {
+// eventfulManager is one whose Events are there to be read.
+func eventfulManager(t *testing.T, root, boot string, c Claims, pods ...types.UID) (*Manager, *record.FakeRecorder) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root: it mounts")
 	}
-	a, told := &api{}, record.NewFakeRecorder(10)
+	a, events := &api{}, record.NewFakeRecorder(10)
 	m := NewManager(ManagerOptions{
 		RootDir: root, Objects: a, Tokens: a, Claims: c, Mounter: mount.New(""), Foreign: Operations(), BootID: boot,
-		Events: told,
+		Events: events,
 	})
 	t.Cleanup(func() {
 		for _, uid := range pods {
@@ -72,7 +72,7 @@ func tellingManager(t *testing.T, root, boot string, c Claims, pods ...types.UID
 			}
 		}
 	})
-	return m, told
+	return m, events
 }
 
 // claimant is a pod that mounts a claim.
@@ -121,7 +121,7 @@ func TestALocalVolume(t *testing.T) {
 		t.Errorf("the other pod's group took it: %v", err)
 	}
 
-	// After podsync's restart, nobody is asked; after the machine's, what is mounted is mounted again.
+	// After podsync's restart, the API server is not asked; after the machine's, what is mounted is mounted again.
 	asked := c.asked
 	there, ok := claimManager(t, root, "boot", c).Existing(p)
 	if !ok || there["data"].HostPath != want || c.asked != asked {
@@ -193,11 +193,11 @@ func TestClaimsThatCannotBeMounted(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v, want %s", err, c.want)
 			}
-			// A claim that no container mounts keeps nobody.
+			// A claim that no container mounts keeps no pod waiting.
 			idle := claimant("u1", false)
 			idle.Spec.Containers[0].VolumeMounts = nil
 			if _, err := m.Mount(t.Context(), idle); err != nil {
-				t.Errorf("a claim that nobody mounts: %v", err)
+				t.Errorf("a claim that no container mounts: %v", err)
 			}
 		})
 	}

@@ -111,14 +111,14 @@ func (a attributes) file(f file, mode *int32, owner *int64) file {
 }
 
 // credential is a file for the pod's user alone, where the pod has one: the owner of the file if one is given, else the
-// user whom all containers run as.
+// user that all containers run as.
 func (a attributes) credential(p *v1.Pod, data []byte, owner *int64) file {
 	f := a.file(file{data: data}, nil, owner)
 	if f.owner == nil {
 		f.owner = soleUser(p)
 	}
 	if f.owner != nil || fsGroup(p) != nil {
-		f.mode = 0o600 // whoever may read it is given it; the group by its ownership of the volume
+		f.mode = 0o600 // the owner may read it, and the group by its ownership of the volume
 	}
 	return f
 }
@@ -282,8 +282,8 @@ func (m *Manager) downwardText(p *v1.Pod, item *v1.DownwardAPIVolumeFile) (strin
 	return downward.Resource(item.ResourceFieldRef, p, nil, m.opts.Allocatable())
 }
 
-// soleUser is the one user that all containers of the pod run as, or nil: who may own a
-// token that none but it can read.
+// soleUser is the one user that all containers of the pod run as, or nil. It may own a token that no other user can
+// read.
 func soleUser(p *v1.Pod) *int64 {
 	var sole *int64
 	of := func(c *v1.Container) *int64 {

@@ -128,7 +128,7 @@ func TestTrustBundlesAndCertificates(t *testing.T) {
 	}
 }
 
-// TestWhoOwnsCredentials: they are for the user whom all containers run as, and for the pod's group.
+// TestWhoOwnsCredentials: they are for the user that all containers run as, and for the pod's group.
 func TestWhoOwnsCredentials(t *testing.T) {
 	m, p := authorityManager(t, &authority{}), authorityPod()
 	user, group, other := int64(1000), int64(2000), int64(3000)

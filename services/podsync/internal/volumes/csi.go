@@ -17,9 +17,9 @@ import (
 // CSI gives pods the volumes of CSI drivers.
 type CSI interface {
 	Publish(ctx context.Context, v *csivolume.Volume) (csivolume.Published, error)
-	// Unpublish takes a pod's volumes from it, whoever gave them.
+	// Unpublish takes a pod's volumes from it, also those that other processes have given.
 	Unpublish(ctx context.Context, pod types.UID) error
-	// Expand grows what is in a persistent volume that the pod has; see volumeexpansion.
+	// Expand grows what is in a persistent volume that the pod has; see package growth.
 	Expand(ctx context.Context, v *csivolume.Volume, size resource.Quantity) error
 	// MountsWithLabel reports whether a driver mounts volumes with an SELinux label.
 	MountsWithLabel(ctx context.Context, driver string) (bool, error)
@@ -48,7 +48,7 @@ func (i *inlineCSI) Check(context.Context, *Spec) error { return nil }
 
 func (i *inlineCSI) Existing(s *Spec) (Mounted, bool) {
 	if !isUsed(s) {
-		return Mounted{}, true // as with the kubelet, nobody looks for it
+		return Mounted{}, true // as with the kubelet, a volume that no container uses is not set up
 	}
 	return i.notes.existing(s)
 }
@@ -65,7 +65,7 @@ func (i *inlineCSI) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
 }
 
 // publish gives the volume to the pod, and to its fsGroup.
-func publish(ctx context.Context, csi CSI, foreign mounter.Mounter, told events, log *slog.Logger,
+func publish(ctx context.Context, csi CSI, foreign mounter.Mounter, sent events, log *slog.Logger,
 	v *csivolume.Volume) (mounted Mounted, republish bool, err error) {
 	published, err := csi.Publish(ctx, v)
 	if err != nil {
@@ -76,7 +76,7 @@ func publish(ctx context.Context, csi CSI, foreign mounter.Mounter, told events,
 	}
 	if published.GiveToGroup {
 		call := giveCall{Dir: published.Path, Group: *fsGroup(v.Pod), OnRootMismatch: onRootMismatch(v.Pod)}
-		giving, done := told.giving(ctx, v.Pod, call.Dir)
+		giving, done := sent.giving(ctx, v.Pod, call.Dir)
 		refused, err := giveVolume.Do(giving, foreign, call.Dir, call)
 		done()
 		if err != nil {

@@ -16,11 +16,11 @@ func next(events <-chan string) string {
 	}
 }
 
-// A folder that a pod of another group has stays that group's, and the second pod is told so, once.
+// A folder that a pod of another group has stays that group's, and the second pod has one Event of it.
 func TestALocalVolumeOfAnotherGroup(t *testing.T) {
 	root, dir := t.TempDir(), t.TempDir()
 	c := &claimed{volumes: map[string]*v1.PersistentVolume{"data": persistentVolume("pv", local(dir))}}
-	m, told := tellingManager(t, root, "boot", c, "u1", "u2", "u3")
+	m, events := eventfulManager(t, root, "boot", c, "u1", "u2", "u3")
 	want := "Warning AlreadyMountedVolume The requested fsGroup is 4243, but the volume pv has GID 4242. " +
 		"The volume may not be shareable."
 	for _, step := range []struct {
@@ -35,8 +35,8 @@ func TestALocalVolumeOfAnotherGroup(t *testing.T) {
 			if _, err := m.Mount(t.Context(), step.pod); err != nil {
 				t.Fatal(err)
 			}
-			if got := next(told.Events); got != step.want {
-				t.Errorf("pod %s is told %q, want %q", step.pod.UID, got, step.want)
+			if got := next(events.Events); got != step.want {
+				t.Errorf("pod %s has the Event %q, want %q", step.pod.UID, got, step.want)
 			}
 			step.want = "" // it has it
 		}

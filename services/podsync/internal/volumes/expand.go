@@ -12,11 +12,11 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/growth"
 )
 
-// Expansion grows what is in volumes with their claims; see volumeexpansion.Expander.
+// Expansion grows what is in volumes with their claims; see growth.Expander.
 type Expansion interface {
 	DuringMount(ctx context.Context, v *growth.Volume) error
 	Online(ctx context.Context, v *growth.Volume)
-	// Forget is told of a PersistentVolume that no pod of the node has any more.
+	// Forget drops what is known of a PersistentVolume, which no pod of the node has any more.
 	Forget(pv string)
 }
 

@@ -14,22 +14,22 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/growth"
 )
 
-// expansion notes what it is told.
+// expansion notes its calls.
 type expansion struct {
-	told []string
-	err  error
+	calls []string
+	err   error
 }
 
 func (e *expansion) DuringMount(ctx context.Context, v *growth.Volume) error {
-	e.told = append(e.told, "mount of "+v.PV.Name)
+	e.calls = append(e.calls, "mount of "+v.PV.Name)
 	return errors.Join(e.err, v.Grow(ctx, v.PV.Spec.Capacity[v1.ResourceStorage]))
 }
 
 func (e *expansion) Online(_ context.Context, v *growth.Volume) {
-	e.told = append(e.told, "look at "+v.PV.Name)
+	e.calls = append(e.calls, "look at "+v.PV.Name)
 }
 
-func (e *expansion) Forget(pv string) { e.told = append(e.told, "forget "+pv) }
+func (e *expansion) Forget(pv string) { e.calls = append(e.calls, "forget "+pv) }
 
 func TestClaimsAreLookedAtForExpansion(t *testing.T) {
 	root := t.TempDir()
@@ -51,8 +51,8 @@ func TestClaimsAreLookedAtForExpansion(t *testing.T) {
 		}
 	}
 	want := []string{"mount of pv-1", "look at pv-1", "mount of pv-1", "look at pv-1", "mount of pv-1"}
-	if !slices.Equal(e.told, want) {
-		t.Errorf("%q, want %q", e.told, want)
+	if !slices.Equal(e.calls, want) {
+		t.Errorf("%q, want %q", e.calls, want)
 	}
 
 	// The claim cannot be read: the pod goes on with what it has.
@@ -61,17 +61,17 @@ func TestClaimsAreLookedAtForExpansion(t *testing.T) {
 		t.Error(err)
 	}
 
-	e.told = nil
+	e.calls = nil
 	for i, uid := range []string{"u1", "u2", "u3"} {
-		if len(e.told) > 0 {
-			t.Errorf("with %d pods left: %q", 3-i, e.told)
+		if len(e.calls) > 0 {
+			t.Errorf("with %d pods left: %q", 3-i, e.calls)
 		}
 		if err := first.Unmount(t.Context(), types.UID(uid)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if !slices.Equal(e.told, []string{"forget pv-1"}) {
-		t.Errorf("%q", e.told)
+	if !slices.Equal(e.calls, []string{"forget pv-1"}) {
+		t.Errorf("%q", e.calls)
 	}
 }
 

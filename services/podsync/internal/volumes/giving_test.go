@@ -56,7 +56,7 @@ func TestAPodIsToldOfAChangeOfOwnersThatTakesLong(t *testing.T) {
 	for name, c := range map[string]struct {
 		source v1.PersistentVolumeSource
 		slow   slowFiles
-		told   []string
+		want   []string
 	}{
 		"a CSI volume": {csi, slowFiles{files: 140},
 			[]string{event + ofCSI + hint, event + ofCSI + ", processed 128 files."}},
@@ -69,9 +69,10 @@ func TestAPodIsToldOfAChangeOfOwnersThatTakesLong(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				root, told, a := t.TempDir(), record.NewFakeRecorder(10), &api{}
+				root, recorder, a := t.TempDir(), record.NewFakeRecorder(10), &api{}
 				m := NewManager(ManagerOptions{
-					RootDir: root, Objects: a, Tokens: a, Foreign: &c.slow, BootID: "boot", Events: told, CSI: &givingCSI{root: root},
+					RootDir: root, Objects: a, Tokens: a, Foreign: &c.slow, BootID: "boot", Events: recorder,
+					CSI:    &givingCSI{root: root},
 					Claims: &claimed{volumes: map[string]*v1.PersistentVolume{"data": persistentVolume("pv", c.source)}},
 				})
 				p, group := claimant("u1", false), int64(4242)
@@ -79,13 +80,13 @@ func TestAPodIsToldOfAChangeOfOwnersThatTakesLong(t *testing.T) {
 				if _, err := m.Mount(t.Context(), p); !errors.Is(err, c.slow.err) {
 					t.Errorf("%v", err)
 				}
-				time.Sleep(10 * time.Minute) // nobody is told of what is over
+				time.Sleep(10 * time.Minute) // no Event follows after the end
 				var got []string
-				for e := next(told.Events); e != ""; e = next(told.Events) {
+				for e := next(recorder.Events); e != ""; e = next(recorder.Events) {
 					got = append(got, e)
 				}
-				if !slices.Equal(got, c.told) {
-					t.Errorf("told %q, want %q", got, c.told)
+				if !slices.Equal(got, c.want) {
+					t.Errorf("got %q, want %q", got, c.want)
 				}
 			})
 		})
@@ -101,18 +102,18 @@ func TestGivingReportsEachFile(t *testing.T) {
 		}
 	}
 	for range 2 {
-		var told []int64
-		ctx := mounter.WithProgress(t.Context(), func(n int64) { told = append(told, n) })
+		var reports []int64
+		ctx := mounter.WithProgress(t.Context(), func(n int64) { reports = append(reports, n) })
 		call := giveCall{Dir: dir, Group: 4242}
-		if _, err := giveVolume.Do(ctx, Operations(), dir, call); err != nil || !slices.Equal(told, []int64{0, 1, 2, 3}) {
-			t.Errorf("%v, told %v", err, told)
+		if _, err := giveVolume.Do(ctx, Operations(), dir, call); err != nil || !slices.Equal(reports, []int64{0, 1, 2, 3}) {
+			t.Errorf("%v, reports %v", err, reports)
 		}
 	}
-	var told []int64
-	ctx := mounter.WithProgress(t.Context(), func(n int64) { told = append(told, n) })
+	var reports []int64
+	ctx := mounter.WithProgress(t.Context(), func(n int64) { reports = append(reports, n) })
 	call := giveCall{Dir: dir, Group: 4242, OnRootMismatch: true}
-	if _, err := giveVolume.Do(ctx, Operations(), dir, call); err != nil || len(told) > 0 {
-		t.Errorf("a folder that is right: %v, told %v", err, told)
+	if _, err := giveVolume.Do(ctx, Operations(), dir, call); err != nil || len(reports) > 0 {
+		t.Errorf("a folder that is right: %v, reports %v", err, reports)
 	}
 }
 

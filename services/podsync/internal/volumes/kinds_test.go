@@ -260,7 +260,7 @@ func TestEmptyDirKeepsWhatIsInIt(t *testing.T) {
 		}
 	}
 	if got := read(t, kept); got != "x" {
-		t.Fatal("the volume was made anew")
+		t.Fatal("the volume was made again")
 	}
 }
 

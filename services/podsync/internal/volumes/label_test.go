@@ -64,7 +64,7 @@ func labelClaimant(uid types.UID, level string) *v1.Pod {
 	return p
 }
 
-func TestTheRuntimeLabelsWhatNobodyElseDoes(t *testing.T) {
+func TestTheRuntimeLabelsWhatIsNotMountedWithALabel(t *testing.T) {
 	for name, c := range map[string]struct {
 		csi     labelingCSI
 		read    bool
@@ -74,7 +74,7 @@ func TestTheRuntimeLabelsWhatNobodyElseDoes(t *testing.T) {
 		"mounted with the label":          {wanted: labelA},
 		"by a driver that mounts without": {csi: labelingCSI{unlabels: true}, relabel: true},
 		"mounted without before":          {csi: labelingCSI{mounted: new("")}, wanted: labelA, relabel: true},
-		// As with the kubelet: nobody could change the files.
+		// As with the kubelet: no container can change the files.
 		"read-only": {csi: labelingCSI{unlabels: true}, read: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -92,7 +92,7 @@ func TestTheRuntimeLabelsWhatNobodyElseDoes(t *testing.T) {
 	}
 }
 
-func TestConflictsAreToldAsByTheKubelet(t *testing.T) {
+func TestConflictsAreReportedAsByTheKubelet(t *testing.T) {
 	conflict := `Unable to attach or mount volumes: unmounted volumes=[data], unattached volumes=[], failed to process ` +
 		`volumes=[data]: conflicting SELinux labels of volume pv: "` + labelA + `" and "` + labelB + `"`
 	root := t.TempDir()
@@ -144,7 +144,7 @@ func TestContainersOfOnePodWithSeveralLabels(t *testing.T) {
 	}
 }
 
-// On a node without SELinux, nobody is asked about labels, and none is noted.
+// On a node without SELinux, no driver is asked about labels, and none is noted.
 func TestNoLabels(t *testing.T) {
 	csi := &labelingCSI{}
 	m := labelManager(t.TempDir(), csi, v1.ReadWriteOnce)

@@ -111,7 +111,7 @@ func (c *localCall) give(ctx context.Context, m mount.Interface, folder string) 
 		return state, err
 	}
 	if len(others) > 0 {
-		return localState{OtherGroup: c.otherGroup(info)}, nil // who has it already has it as it is: its group stays
+		return localState{OtherGroup: c.otherGroup(info)}, nil // those pods have the volume as it is: its group stays
 	}
 	if c.ReadOnly || c.OnRootMismatch && belongs(info, c.Group) {
 		return state, nil

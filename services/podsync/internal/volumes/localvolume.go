@@ -136,7 +136,7 @@ func (l *localVolumes) mount(ctx context.Context, s *Spec, found *persistentvolu
 	if err == nil && state.OtherGroup != nil {
 		l.events.otherGroup(s.Pod, pv.Name, *state.OtherGroup)
 	}
-	// As with the kubelet, the files of a read-only volume keep their labels: nobody could change them.
+	// As with the kubelet, the files of a read-only volume keep their labels: no container can change them.
 	return Mounted{HostPath: dir, ReadOnly: found.ReadOnly, SELinuxRelabel: !found.ReadOnly}, err
 }
 
@@ -154,7 +154,8 @@ func (l *localVolumes) mapDevice(ctx context.Context, s *Spec, found *persistent
 	return Mounted{Device: m.Link, ReadOnly: found.ReadOnly}, nil
 }
 
-// release takes all its local volumes from a pod, whoever gave them, each whatever becomes of the others.
+// release takes all its local volumes from a pod, also those that other processes have given. A failure of one does not
+// keep the others.
 func (l *localVolumes) release(ctx context.Context, pod types.UID) error {
 	mapped, err := blockdevice.Volumes(l.links(pod), l.devices(), func(pv string) bool {
 		m := l.mapping(pod, pv)
@@ -200,8 +201,8 @@ type localRelease struct {
 	Dir, Pods, Global string
 }
 
-// releaseLocal unmounts the volume for the pod, and with the last pod the device. The pod's folder goes last: whoever
-// was killed before, the next attempt finds it.
+// releaseLocal unmounts the volume for the pod, and with the last pod the device. The pod's folder goes last: if the
+// call is killed before, the next attempt finds the folder.
 func (k *kernel) releaseLocal(c *localRelease) error {
 	dir, err := withoutLinks(c.Dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -35,7 +35,7 @@ func mapper(uid types.UID, readOnly bool) *v1.Pod {
 func TestALocalBlockDevice(t *testing.T) {
 	root, device := t.TempDir(), blocktest.New(t, disk)
 	c := &claimed{volumes: map[string]*v1.PersistentVolume{"data": block("pv-1", device)}}
-	m, told := tellingManager(t, root, "boot", c, "u1", "u2")
+	m, events := eventfulManager(t, root, "boot", c, "u1", "u2")
 	p := mapper("u1", false)
 	mounted, err := m.Mount(t.Context(), p)
 	link := filepath.Join(root, "pods/u1/volumeDevices/kubernetes.io~local-volume/pv-1")
@@ -49,8 +49,8 @@ func TestALocalBlockDevice(t *testing.T) {
 		if want != "" {
 			want = `Normal SuccessfulMountVolume MapVolume.MapPodDevice succeeded for volume "pv-1" ` + want
 		}
-		if got := next(told.Events); got != want {
-			t.Errorf("the pod is told %q, want %q", got, want)
+		if got := next(events.Events); got != want {
+			t.Errorf("the pod has the Event %q, want %q", got, want)
 		}
 	}
 	if to, err := os.Readlink(link); err != nil || to != device {
@@ -67,7 +67,7 @@ func TestALocalBlockDevice(t *testing.T) {
 		t.Errorf("loop devices %q, want one a pod", got)
 	}
 
-	// After a restart nobody is asked. What a kubelet has mapped is mapped again, and is as it was.
+	// After a restart the API server is not asked. What a kubelet has mapped is mapped again, and is as it was.
 	asked := c.asked
 	if there, ok := claimManager(t, root, "boot", c).Existing(p); !ok || there["data"].Device != link || c.asked != asked {
 		t.Errorf("after a restart %+v, %t, asked %d times more", there, ok, c.asked-asked)
@@ -77,7 +77,7 @@ func TestALocalBlockDevice(t *testing.T) {
 	}
 	kubelets := claimManager(t, root, "boot", c)
 	if _, ok := kubelets.Existing(p); ok {
-		t.Error("what nobody has noted exists")
+		t.Error("what was not noted exists")
 	}
 	if mounted, err = kubelets.Mount(t.Context(), p); err != nil || mounted["data"].Device != link {
 		t.Errorf("%+v, %v", mounted, err)

@@ -82,16 +82,16 @@ type ManagerOptions struct {
 	// Private returns the node agent's own folder for a pod that may not have anything of it, and nothing for a
 	// helper. Nil protects nothing.
 	Private func(p *v1.Pod) string
-	// Gone is told of each pod whose folder was removed. Nil tells nobody.
+	// Gone is called with each pod whose folder was removed. Default: nothing.
 	Gone func(uid types.UID)
 	// BootID is the kernel's name of this boot. Files of the API that another boot has written are compared with the
 	// API's before a container sees them.
 	BootID string
 	// NFSMounter is a program that mounts NFS exports, given mount(8) and its arguments. Default: none.
 	NFSMounter string
-	// Events get what a pod is told of its volumes, errors apart. Nil tells nothing.
+	// Events are sent about the volumes of pods, except for errors. Nil sends none.
 	Events record.EventRecorder
-	// Metrics measure what is done. Nil measures nothing that anybody sees.
+	// Metrics measure what is done. Nil shows none.
 	Metrics *metrics.Metrics
 	// Labels are the SELinux labels of volumes. Nil is a node without SELinux.
 	Labels *selinuxlabel.Labels
@@ -150,25 +150,25 @@ func NewManager(opts ManagerOptions) *Manager {
 	m.nodes = &hostPath{
 		foreign: opts.Foreign, private: opts.Private, log: opts.Log, checked: map[types.UID][]string{},
 	}
-	told := events{opts.Events}
+	sent := events{opts.Events}
 	m.local = &localVolumes{
 		root: opts.RootDir, foreign: opts.Foreign, subPaths: SubPaths{opts.RootDir, opts.Foreign}, private: opts.Private,
-		events: told, log: opts.Log,
+		events: sent, log: opts.Log,
 	}
 	m.plugins = []Plugin{
 		&emptyDir{memory: m.memory, foreign: opts.Foreign},
 		m.nodes,
 		&claim{
 			checked: m.checked, csi: opts.CSI, notes: m.claims, labels: opts.Labels, expansion: opts.Expansion,
-			events: told, metrics: opts.Metrics, log: opts.Log,
+			events: sent, metrics: opts.Metrics, log: opts.Log,
 			kinds: []persistentVolumes{
-				&persistentCSI{csi: opts.CSI, root: opts.RootDir, foreign: opts.Foreign, events: told, log: opts.Log},
+				&persistentCSI{csi: opts.CSI, root: opts.RootDir, foreign: opts.Foreign, events: sent, log: opts.Log},
 				m.local,
 				&persistentNFS{foreign: opts.Foreign, mounter: opts.NFSMounter},
 				&persistentHostPath{foreign: opts.Foreign, private: opts.Private},
 			},
 		},
-		&inlineCSI{csi: opts.CSI, foreign: opts.Foreign, notes: m.inline, events: told, log: opts.Log},
+		&inlineCSI{csi: opts.CSI, foreign: opts.Foreign, notes: m.inline, events: sent, log: opts.Log},
 		&nfs{foreign: opts.Foreign, mounter: opts.NFSMounter, notes: m.exports},
 		imageVolume{},
 		&files{m: m, name: "kubernetes.io~projected", inMemory: true, collect: m.projected,
@@ -177,7 +177,7 @@ func NewManager(opts ManagerOptions) *Manager {
 			handles: func(v *v1.Volume) bool { return v.Secret != nil }},
 		&files{m: m, name: "kubernetes.io~downward-api", inMemory: true, collect: m.downwardVolume,
 			handles: func(v *v1.Volume) bool { return v.DownwardAPI != nil }},
-		// On disk, as the kubelet's: memory would be charged to whom it does not belong.
+		// On disk, as the kubelet's: memory would be charged to a cgroup that does not use it.
 		&files{m: m, name: "kubernetes.io~configmap", collect: m.configMapVolume,
 			handles: func(v *v1.Volume) bool { return v.ConfigMap != nil }},
 	}
@@ -294,9 +294,9 @@ func (m *Manager) volume(p *v1.Pod, v *v1.Volume) (Plugin, *Spec, error) {
 	return nil, nil, errNotBuilt
 }
 
-// Existing returns the pod's volumes if all of them are mounted and filled, by whomever. A
-// container that starts again in its pod then needs nothing from the apiserver, which may
-// be away; what is in the volumes may be as old as the last refresh.
+// Existing returns the pod's volumes if all of them are mounted and filled, by this process, another one or a kubelet.
+// A container that starts again in its pod then needs nothing from the API server, which may be away. What is in the
+// volumes may be as old as the last refresh.
 func (m *Manager) Existing(p *v1.Pod) (map[string]Mounted, bool) {
 	there := make(map[string]Mounted, len(p.Spec.Volumes))
 	for i := range p.Spec.Volumes {
@@ -319,8 +319,8 @@ func (m *Manager) Existing(p *v1.Pod) (map[string]Mounted, bool) {
 	return there, true
 }
 
-// Unmount unmounts all volumes of a pod, whoever mounted them, and removes its folder. The removal has a deadline of
-// its own, because it may have to wait for those of other pods.
+// Unmount unmounts all volumes of a pod, also those of other processes, and removes its folder. The removal has a
+// deadline of its own, because it may have to wait for those of other pods.
 func (m *Manager) Unmount(ctx context.Context, uid types.UID) (err error) {
 	if err := validUID(uid); err != nil {
 		return err

@@ -33,7 +33,7 @@ func (m *Manager) has(plugin Plugin, s *Spec) {
 	}
 }
 
-// pluginOf is the name of a plugin in metrics, and empty if nobody knows it.
+// pluginOf is the name of a plugin in metrics, and empty if it is unknown.
 func (m *Manager) pluginOf(plugin Plugin, s *Spec) string {
 	switch plugin.(type) {
 	case *claim:

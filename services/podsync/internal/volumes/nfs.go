@@ -25,7 +25,7 @@ const (
 	nfsName = "kubernetes.io~nfs"
 	// forceAfter is how long an NFS server may take for an unmount, which writes what was not written yet.
 	forceAfter = time.Minute
-	// lookAfter is how often it is looked whether an unmount has got as far as pods need it to.
+	// lookAfter is how often the list of mounts is read while an unmount is under way.
 	lookAfter = time.Second
 )
 
@@ -49,7 +49,7 @@ func (n *nfs) Check(_ context.Context, s *Spec) error {
 
 func (n *nfs) Existing(s *Spec) (Mounted, bool) {
 	if !isUsed(s) {
-		return Mounted{}, true // as with the kubelet, nobody looks for it
+		return Mounted{}, true // as with the kubelet, a volume that no container uses is not set up
 	}
 	return n.notes.existing(s)
 }
@@ -222,10 +222,10 @@ func (m *Manager) unmountExports(ctx context.Context, dir string) error {
 	return errors.Join(errs...)
 }
 
-// unmountNFS unmounts an export. The kernel takes it off its list first and parts from the server then: it waits for
-// what was not written yet, and of a server of which nothing else is mounted it takes leave. For that nobody waits. If
-// the export stays on the list, what is under way is given up, as with umount -f, and is lost. What even then is in use
-// is taken out of sight, as with umount -l.
+// unmountNFS unmounts an export. The kernel first takes it off its list. Then it writes what was not written yet, and
+// ends its session if nothing else of the server is mounted. The call does not wait for that. If the export stays on
+// the list, requests under way are given up, as with umount -f, and their data are lost. What is in use even then is
+// taken out of sight, as with umount -l.
 func (k *kernel) unmountNFS(ctx context.Context, path string) error {
 	done := make(chan error, 1)
 	go func() { done <- k.unmount(path, 0) }() // ends at the latest when it is forced, or the child with it

@@ -232,7 +232,7 @@ func TestNFSThatCannotBeMounted(t *testing.T) {
 	}
 }
 
-// TestWhatIsMountedIsTheExport: anything else is unmounted, whoever has mounted it.
+// TestWhatIsMountedIsTheExport: anything else is unmounted, also if another process has mounted it.
 func TestWhatIsMountedIsTheExport(t *testing.T) {
 	table, calls := nfsKernel(t)
 	root := t.TempDir()

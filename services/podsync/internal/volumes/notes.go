@@ -64,7 +64,7 @@ func (is *note) isMounted(s *Spec) bool {
 		return true // a hostPath, of which nothing is mounted
 	}
 	listed, err := mountlist.Has(point)
-	return err == nil && listed // what cannot be told is set up again, which says why
+	return err == nil && listed // if the list cannot be read, the next set-up reports why
 }
 
 func newNotes(plugin, boot string) *notes {
@@ -88,8 +88,8 @@ func (n *notes) refreshes(s *Spec) bool {
 	return ok && (found.Republish || found.Expands)
 }
 
-// find returns what was noted, and holds it until the pod is forgotten. It is for the pod's worker alone: what anybody
-// else has held while the pod is unmounted would be held for ever.
+// find returns what was noted, and holds it until the pod is forgotten. Only the pod's worker calls it: what
+// another caller holds while the pod is unmounted would be held for ever.
 func (n *notes) find(s *Spec) (note, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -47,7 +47,7 @@ func TestANoteWithoutAMountIsNoVolume(t *testing.T) {
 	}
 }
 
-// publisher is a CSI that publishes to all pods but one, of which nobody knows the end.
+// publisher is a CSI that publishes to all pods but one, which ends in an unknown way.
 type publisher struct {
 	CSI
 
@@ -117,7 +117,7 @@ func TestReadWriteOncePodBesideAnInlineVolumeOfTheName(t *testing.T) {
 	}
 }
 
-// A volume of which nobody knows whether it is mounted counts as mounted until it is known to be undone.
+// A volume that is perhaps mounted counts as mounted until it is certain that it is not.
 func TestReadWriteOncePodOfAnUnsureMount(t *testing.T) {
 	root := t.TempDir()
 	m := alone(root, &publisher{unsure: "u1"})

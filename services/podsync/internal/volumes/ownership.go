@@ -61,7 +61,7 @@ func giveVolumeToGroup(ctx context.Context, dir string, group *int64, mask fs.Fi
 	return refused, err
 }
 
-// log tells of files that were not given.
+// log reports files that were not given.
 func (r refusals) log(log *slog.Logger, dir string) {
 	if r.Count > 0 {
 		log.Warn("files of a volume stay with their group", logkey.Dir, dir, "files", r.Count, logkey.Err, r.First)

@@ -139,7 +139,7 @@ func TestTheFolderIsGivenLast(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Nobody may change what is immutable, not even root.
+	// Not even root may change what is immutable.
 	last := filepath.Join(dir, "2")
 	setImmutable(t, last, true)
 	defer setImmutable(t, last, false)

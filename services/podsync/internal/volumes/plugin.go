@@ -18,8 +18,8 @@ type Plugin interface {
 	Handles(v *v1.Volume) bool
 	// Check reports whether what the volume needs is there, so that the pod may get its sandbox.
 	Check(ctx context.Context, s *Spec) error
-	// Existing returns the volume if it is set up and filled, by whomever. It answers at once:
-	// it asks neither the API nor a foreign file system.
+	// Existing returns the volume if it is set up and filled, by this process, another one or a kubelet. It answers at
+	// once: it asks neither the API nor a foreign file system.
 	Existing(s *Spec) (Mounted, bool)
 	// SetUp sets the volume up, or brings it up to date. What may hang in the kernel it does
 	// where it can be left behind when ctx ends.

@@ -64,7 +64,7 @@ func TestNothingOfTheNodeAgentsFolder(t *testing.T) {
 	}
 }
 
-// TestALinkThatIsExchanged: whoever exchanges the links on the way, root makes and binds nothing in the node agent's
+// TestALinkThatIsExchanged: while links on the way are exchanged, root makes and binds nothing in the node agent's
 // folder.
 func TestALinkThatIsExchanged(t *testing.T) {
 	s := newScene(t)

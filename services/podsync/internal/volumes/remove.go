@@ -20,8 +20,8 @@ import (
 // removeCall asks for the removal of a pod's folder.
 type removeCall struct{ Dir string }
 
-// remove unmounts all below a pod's folder, whoever mounted it, and removes the folder. A
-// folder that is not there is success; as long as something is mounted nothing is removed.
+// remove unmounts all below a pod's folder, also what other processes have mounted, and removes the folder. A folder
+// that is not there is success. As long as something is mounted, nothing is removed.
 func (k *kernel) remove(ctx context.Context, dir string) error {
 	dir, err := withoutLinks(dir)
 	if errors.Is(err, fs.ErrNotExist) {

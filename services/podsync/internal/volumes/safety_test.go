@@ -18,7 +18,7 @@ type noTokens struct{ Tokens }
 
 func (noTokens) Forget(types.UID) {}
 
-// TestUnmountNeverRemovesThroughMounts: what is mounted below a pod's folder, by whomever, keeps what it holds.
+// TestUnmountNeverRemovesThroughMounts: what any process has mounted below a pod's folder keeps what it holds.
 func TestUnmountNeverRemovesThroughMounts(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root: it mounts")

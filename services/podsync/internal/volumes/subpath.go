@@ -236,7 +236,7 @@ func bindSubPath(own, volume, path, target string) error {
 	if err := mountPointFor(target, info.IsDir()); err != nil {
 		return err
 	}
-	// Through the descriptor, which nobody can make point elsewhere.
+	// Through the descriptor: no process can make it point elsewhere.
 	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", source.Fd()), target, "", unix.MS_BIND, ""); err != nil {
 		return errors.Join(fmt.Errorf("bind %s: %w", real, err), os.Remove(target))
 	}

@@ -42,8 +42,8 @@ func (s SubPaths) Unmount(ctx context.Context, pod types.UID, volume string) err
 	return atOnce(tasks...)
 }
 
-// subPathsOf returns the folders in dir, one for each volume, that have binds of something in the volume at a path. The
-// kernel's list tells it, whatever the folders are called: the kubelet names them by the PersistentVolume.
+// subPathsOf returns the folders in dir, one for each volume, that have binds of something in the volume at a path.
+// They come from the kernel's list, not from the names of the folders: the kubelet names them by the PersistentVolume.
 func subPathsOf(volume, dir string) ([]string, error) {
 	dir, err := withoutLinks(dir)
 	if err == nil {

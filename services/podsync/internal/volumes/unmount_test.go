@@ -171,7 +171,7 @@ func TestAVolumeThatHangsKeepsNoOtherKind(t *testing.T) {
 	m.local.foreign = &refusing{Operations(), m.local.global("pv-dead")}
 	err := m.Unmount(t.Context(), "u1")
 	if csi.unpublished != 1 {
-		t.Error("nobody took the pod's CSI volumes from it")
+		t.Error("the pod's CSI volumes were not taken from it")
 	}
 	for _, want := range []string{"the driver is away", `volume "pv-dead" : has not answered`} {
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -17,7 +17,7 @@ import (
 // ErrNoVolume is the error of a volume that a pod does not have.
 var ErrNoVolume = errors.New("the pod has no such volume of a claim or of a CSI driver")
 
-// Usage says how full a volume of a claim or of a CSI driver is. As with the kubelet, nobody measures a hostPath.
+// Usage returns how full a volume of a claim or of a CSI driver is. As with the kubelet, a hostPath is not measured.
 func (m *Manager) Usage(ctx context.Context, uid types.UID, name string) (csivolume.Usage, error) {
 	if validUID(uid) != nil || len(validation.IsDNS1123Label(name)) > 0 {
 		return csivolume.Usage{}, ErrNoVolume

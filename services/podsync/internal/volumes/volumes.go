@@ -51,13 +51,14 @@ type Options struct {
 	NodeName string
 	Node     Node
 	Reports  Reports
-	// Accepted has heard called with each list of volumes that the API server has accepted of the node.
-	Accepted func(heard func(*nodestatusv1.Reported))
+	// Accepted registers a function, which is called with each list of volumes that the API server has accepted of the
+	// node.
+	Accepted func(call func(*nodestatusv1.Reported))
 	// Allocatable is what pods may use of the node, and Private the node agent's own folder for pods that may not have
 	// anything of it.
 	Allocatable func() v1.ResourceList
 	Private     func(p *v1.Pod) string
-	// Gone is told of each pod whose folder was removed.
+	// Gone is called with each pod whose folder was removed.
 	Gone    func(uid types.UID)
 	Events  record.EventRecorder
 	Log     *slog.Logger
@@ -117,7 +118,7 @@ func New(o Options) (*Volumes, error) {
 		}),
 		certificates: certificates, csi: volumes, node: node,
 		allocatable: &csiallocatable.Updater{Drivers: drivers, Objects: o.Cluster.CSI, Log: o.Log},
-		// Plugins of other types, those of devices and of DRA, are told that nobody takes them.
+		// Plugins of other types, those of devices and of DRA, are refused.
 		plugins: pluginregistration.New(pluginregistration.Options{
 			Root: root, Handlers: map[string]pluginregistration.Handler{csi.PluginType: drivers}, Log: o.Log,
 			Metrics: o.Metrics,

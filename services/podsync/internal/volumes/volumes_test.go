@@ -151,7 +151,7 @@ func TestMountRefreshesAtomicallyAndUnmounts(t *testing.T) {
 		}
 	}
 	if len(gone) != 2 || gone[0] != p.UID {
-		t.Errorf("told of %v", gone)
+		t.Errorf("called with %v", gone)
 	}
 	if left, err := m.Orphans(); err != nil || len(left) != 0 || len(mounts.MountPoints) != 0 {
 		t.Fatalf("left %v, %v, %v", left, mounts.MountPoints, err)

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ownMounts names the variable that tells a test that it has a mount namespace of its own.
+// ownMounts is the environment variable that is set in a test with a mount namespace of its own.
 const ownMounts = "MICROLET_TEST_MOUNTS"
 
 // WithOwnMounts runs the test once more in a mount namespace of its own, without shared mounts.

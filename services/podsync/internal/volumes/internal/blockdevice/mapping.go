@@ -15,7 +15,7 @@ import (
 
 // Mapping is a block device that a pod has, or is to have.
 type Mapping struct {
-	// Device is the device's file, or a link to it. To undo a mapping nobody needs it.
+	// Device is the device's file, or a link to it. Unmap does not need it.
 	Device string
 	// Volume is the folder of the volume's bind mounts, in which each pod has a file.
 	Volume string
@@ -118,8 +118,8 @@ func (m *Mapping) link(device string) error {
 	return os.Symlink(device, m.Link)
 }
 
-// Unmap undoes a mapping but for the link, which tells of it until all is undone that its caller has to undo. A mapping
-// that is not there is undone. The folder of the volume goes with its last pod.
+// Unmap undoes a mapping except for the link. The link shows that there is something to undo until the caller has
+// undone all. A mapping that is not there is undone. The folder of the volume goes with its last pod.
 func (m *Mapping) Unmap() error {
 	for _, step := range m.backSteps() {
 		if err := step(); err != nil {
@@ -163,7 +163,7 @@ func remove(path string) error {
 	return nil
 }
 
-// Unlink removes the pod's link: nothing tells of the mapping any more.
+// Unlink removes the pod's link, the last trace of the mapping.
 func (m *Mapping) Unlink() error { return remove(m.Link) }
 
 // Exists reports whether anything of the mapping but the link is there.

@@ -103,13 +103,13 @@ func TestAnswersWithoutMeasure(t *testing.T) {
 		err    error
 		code   codes.Code
 	}{
-		"empty":              {nil, nil, codes.OK},
-		"no message":         {[]byte("\xff\xff\xff"), nil, codes.Internal},
-		"a megabyte":         {bytes.Repeat([]byte("a"), maxAnswer+1), nil, codes.ResourceExhausted},
-		"a long error":       {nil, status.Error(codes.NotFound, strings.Repeat("no ", maxText)), codes.NotFound},
-		"an error no text":   {nil, status.Error(codes.NotFound, "\xff\xfe\n"), codes.NotFound},
-		"an endless error":   {nil, status.Error(codes.NotFound, strings.Repeat("no ", maxAnswer)), codes.Internal},
-		"a code of nobody's": {nil, status.Error(99, "why"), 99},
+		"empty":            {nil, nil, codes.OK},
+		"no message":       {[]byte("\xff\xff\xff"), nil, codes.Internal},
+		"a megabyte":       {bytes.Repeat([]byte("a"), maxAnswer+1), nil, codes.ResourceExhausted},
+		"a long error":     {nil, status.Error(codes.NotFound, strings.Repeat("no ", maxText)), codes.NotFound},
+		"an error no text": {nil, status.Error(codes.NotFound, "\xff\xfe\n"), codes.NotFound},
+		"an endless error": {nil, status.Error(codes.NotFound, strings.Repeat("no ", maxAnswer)), codes.Internal},
+		"an unknown code":  {nil, status.Error(99, "why"), 99},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l.say(c.answer, c.err)

@@ -107,13 +107,13 @@ func (c Capabilities) Measures() bool { return c[csi.NodeServiceCapability_RPC_G
 // GivesToGroup reports whether the driver itself gives a volume to a group.
 func (c Capabilities) GivesToGroup() bool { return c[csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP] }
 
-// Distinguishes reports whether the driver tells one writer on a node from several.
+// Distinguishes reports whether the driver knows access modes for one writer on a node and for several.
 func (c Capabilities) Distinguishes() bool {
 	return c[csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER]
 }
 
 // Final reports whether a call that returned err is over: the driver has not done what was asked for, and does not go
-// on with it. Of other errors nobody knows.
+// on with it. After other errors that is unknown.
 func Final(err error) bool {
 	var s interface{ GRPCStatus() *status.Status }
 	if !errors.As(err, &s) {
@@ -163,8 +163,8 @@ func readable(err error) error {
 	return status.Error(s.Code(), text)
 }
 
-// dial looks at the socket anew: a driver that starts again has another one, which may be a link where the one was not
-// that registered.
+// dial looks at the socket each time: a driver that starts again has another one, which may be a link where the one was
+// not that registered.
 func (d *Driver) dial(ctx context.Context, _ string) (net.Conn, error) {
 	return d.folder.Dial(ctx, d.endpoint)
 }

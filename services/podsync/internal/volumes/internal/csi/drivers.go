@@ -19,11 +19,11 @@ import (
 // PluginType is what a driver calls itself when it registers.
 const PluginType = "CSIPlugin"
 
-// Node is told which drivers the node has.
+// Node shows the cluster which drivers the node has.
 type Node interface {
-	// Registered is told what the driver says of the node. Its error refuses the driver.
+	// Registered takes what the driver says of the node. Its error refuses the driver.
 	Registered(ctx context.Context, driver string, info *csi.NodeGetInfoResponse) error
-	// Removed is told that the driver is gone.
+	// Removed is called when the driver is gone.
 	Removed(ctx context.Context, driver string)
 }
 
@@ -82,8 +82,8 @@ func (d *Drivers) version(p pluginregistration.Plugin) (*utilversion.Version, er
 	return highest, nil
 }
 
-// highestVersion returns the highest version that is 1.x. Of 0.x nothing is left since Kubernetes 1.17, and of 2.x
-// nobody knows what it will be.
+// highestVersion returns the highest version that is 1.x. Kubernetes has dropped 0.x in 1.17, and 2.x
+// does not exist.
 func highestVersion(versions []string) (*utilversion.Version, error) {
 	var highest *utilversion.Version
 	var errs []error
@@ -104,7 +104,7 @@ func highestVersion(versions []string) (*utilversion.Version, error) {
 	return highest, nil
 }
 
-// Register takes the driver, asks it who the node is to it, and tells the node.
+// Register takes the driver, asks it for its name of the node, and passes the answer to the node.
 func (d *Drivers) Register(ctx context.Context, p pluginregistration.Plugin) error {
 	version, err := d.version(p)
 	if err != nil {
@@ -122,13 +122,13 @@ func (d *Drivers) Register(ctx context.Context, p pluginregistration.Plugin) err
 	return nil
 }
 
-// change wakes those who wait for Changed. The lock is held.
+// change wakes those that wait for Changed. The lock is held.
 func (d *Drivers) change() {
 	close(d.changed)
 	d.changed = make(chan struct{})
 }
 
-// Refresh asks a registered driver who the node is to it, and tells the node.
+// Refresh asks a registered driver for its name of the node, and passes the answer to the node.
 func (d *Drivers) Refresh(ctx context.Context, name string) error {
 	driver, err := d.Driver(name)
 	if err != nil {

@@ -19,18 +19,18 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/pluginsocket"
 )
 
-// node notes what it is told.
+// node notes its calls.
 type node struct {
-	told []string
-	err  error
+	calls []string
+	err   error
 }
 
 func (n *node) Registered(_ context.Context, driver string, info *csi.NodeGetInfoResponse) error {
-	n.told = append(n.told, driver+" as "+info.NodeId)
+	n.calls = append(n.calls, driver+" as "+info.NodeId)
 	return n.err
 }
 
-func (n *node) Removed(_ context.Context, driver string) { n.told = append(n.told, "no "+driver) }
+func (n *node) Removed(_ context.Context, driver string) { n.calls = append(n.calls, "no "+driver) }
 
 func plugin(d *csitest.Driver, versions ...string) pluginregistration.Plugin {
 	return pluginregistration.Plugin{Name: "d.example", Endpoint: d.Socket, Versions: versions}
@@ -64,8 +64,8 @@ func TestADriverRegistersAndGoes(t *testing.T) {
 	if _, err := drivers.Driver("d.example"); err == nil {
 		t.Error("a driver that is gone is found")
 	}
-	if got := strings.Join(n.told, ", "); got != "d.example as node-1, no d.example" {
-		t.Errorf("the node was told %s", got)
+	if got := strings.Join(n.calls, ", "); got != "d.example as node-1, no d.example" {
+		t.Errorf("the node got %s", got)
 	}
 }
 
@@ -132,8 +132,8 @@ func TestADriverBehindALinkIsRefused(t *testing.T) {
 		!strings.Contains(err.Error(), want) {
 		t.Errorf("the registration gives %v, want %s", err, want)
 	}
-	if got := strings.Join(n.told, ", "); got != "d.example as node-1" {
-		t.Errorf("the node was told %s", got)
+	if got := strings.Join(n.calls, ", "); got != "d.example as node-1" {
+		t.Errorf("the node got %s", got)
 	}
 	if got := d.Calls(); len(got) != 0 {
 		t.Errorf("the driver was called: %q", got)

@@ -1,4 +1,4 @@
-// Package csiallocatable asks CSI drivers anew what the node is to them, as often as their CSIDriver objects say
+// Package csiallocatable asks CSI drivers again for what they say of the node, as often as their CSIDriver objects say
 // (nodeAllocatableUpdatePeriodSeconds): how many volumes a node takes may change while it runs.
 //
 // Source: KEP-4876.

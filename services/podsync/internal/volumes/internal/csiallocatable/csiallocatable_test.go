@@ -14,7 +14,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 )
 
-// signal tells that something has changed.
+// signal reports that something has changed.
 type signal struct {
 	mu sync.Mutex
 	ch chan struct{}

@@ -52,7 +52,7 @@ type Object interface {
 
 // Options of a Node.
 type Options struct {
-	// Client is nil on a node without an API server, which then tells nobody.
+	// Client is nil on a node without an API server, which then shows its drivers nowhere.
 	Client kubernetes.Interface
 	// Name is the Node's.
 	Name   string
@@ -62,7 +62,7 @@ type Options struct {
 	Log     *slog.Logger
 }
 
-// Node tells of one node's drivers.
+// Node shows the cluster one node's drivers.
 type Node struct {
 	o Options
 
@@ -105,7 +105,7 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 }
 
-// Registered tells of a driver what it says of the node.
+// Registered shows a driver, and what it says of the node.
 func (n *Node) Registered(ctx context.Context, driver string, info *csi.NodeGetInfoResponse) error {
 	if err := check(driver, info); err != nil {
 		return fmt.Errorf("error adding CSI driver node info: %w", err)
@@ -131,14 +131,14 @@ func (n *Node) Registered(ctx context.Context, driver string, info *csi.NodeGetI
 	return nil
 }
 
-// Removed tells that the driver is gone. What fails is told again when a driver of its name registers.
+// Removed takes out a driver that is gone. If that fails, the entry stays until a driver of its name registers.
 func (n *Node) Removed(ctx context.Context, driver string) {
 	if n.o.Client == nil {
 		return
 	}
 	err := n.change(ctx, func(c *storagev1.CSINode) { c.Spec.Drivers = without(c.Spec.Drivers, driver) })
 	if err != nil {
-		n.o.Log.Warn("the cluster was not told that a CSI driver is gone", "driver", driver, logkey.Err, err)
+		n.o.Log.Warn("a CSI driver that is gone stays in CSINode", "driver", driver, logkey.Err, err)
 	}
 	n.publish(&podsyncv1.CSIDrivers_Driver{Name: driver})
 }

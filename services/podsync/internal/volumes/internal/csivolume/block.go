@@ -106,7 +106,7 @@ func (l layout) hasBlock(pod types.UID, pv string) bool {
 	return err == nil || m.Exists()
 }
 
-// unmap takes a block volume from a pod. The pod's link goes last: until then it tells of what is left to do.
+// unmap takes a block volume from a pod. The pod's link goes last: until then it shows that something is left to do.
 func (vs *Volumes) unmap(ctx context.Context, pod types.UID, pv string) error {
 	m := vs.layout.mapping(pod, pv)
 	if err := vs.o.Devices.Unmap(ctx, m); err != nil {
@@ -114,7 +114,7 @@ func (vs *Volumes) unmap(ctx context.Context, pod types.UID, pv string) error {
 	}
 	data, err := load(vs.layout.blockData(pv))
 	if err != nil {
-		// Nobody knows whose it is. Without a mount there is nothing that a driver could undo.
+		// It belongs to no known volume. Without a mount there is nothing that a driver could undo.
 		if removed := removeUnmounted(m.Device); removed != nil {
 			return fmt.Errorf("%w, and %w", err, removed)
 		}
@@ -138,8 +138,8 @@ func (vs *Volumes) unmap(ctx context.Context, pod types.UID, pv string) error {
 	return m.Unlink()
 }
 
-// orphans are the pods that have something of a block volume, and are no more on the node: of what a kubelet that was
-// killed has published, nothing else may tell.
+// orphans are the pods that have something of a block volume, and are no more on the node: nothing else may
+// show what a kubelet that was killed has published.
 func (l layout) orphans(pv string) ([]types.UID, error) {
 	found := map[types.UID]bool{}
 	for _, dir := range []string{l.mapping("", pv).Volume, l.blockPublished(pv)} {

@@ -58,7 +58,7 @@ func TestACallOutlastsItsCaller(t *testing.T) {
 	})
 }
 
-// Who has gone begins no call, and keeps no lock.
+// A caller that has gone begins no call, and keeps no lock.
 func TestACallerThatHasGoneBeginsNoCall(t *testing.T) {
 	l := locks{calls: newCalls()}
 	gone, cancel := context.WithCancel(t.Context())
@@ -155,7 +155,7 @@ func TestNoCallBesideOneThatWasGivenUp(t *testing.T) {
 			}
 			cancel()
 			if err := <-done; status.Code(err) != codes.Canceled {
-				t.Errorf("who had the call made: %v", err)
+				t.Errorf("the caller: %v", err)
 			}
 			soon, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer stop()
@@ -178,7 +178,7 @@ type heldCall struct {
 	deadline time.Time
 }
 
-// holdCall tells of the calls on volumes that follow. Those of a method go on when goOn is closed, and not when they
+// holdCall returns the calls on volumes that follow. Those of a method go on when goOn is closed, and not when they
 // end.
 func holdCall(d *csitest.Driver, method string) (calls chan heldCall, goOn chan struct{}) {
 	calls, goOn = make(chan heldCall, 10), make(chan struct{})

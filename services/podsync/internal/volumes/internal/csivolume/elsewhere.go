@@ -7,10 +7,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// IsElsewhere reports whether the folder of a pod other than this one tells of a PersistentVolume, below the kubelet's
-// root folder: of one that is published, that was about to be, or that nobody has taken from its pod yet. An earlier
-// process or a kubelet may have written it. As with the kubelet, a volume whose state is unknown counts as one that the
-// pod has (pkg/kubelet/volumemanager/cache).
+// IsElsewhere reports whether the folder of a pod other than this one, below the kubelet's root folder, has a file
+// about a PersistentVolume: one that is published, that was about to be, or that was not taken from its pod yet. An
+// earlier process or a kubelet may have written it. As with the kubelet, a volume whose state is unknown counts as one
+// that the pod has (pkg/kubelet/volumemanager/cache).
 func IsElsewhere(root, pv string, own types.UID) (bool, error) {
 	l := layout{root}
 	pods, err := entries(l.pods())

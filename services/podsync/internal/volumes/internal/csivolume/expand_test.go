@@ -50,7 +50,7 @@ func TestExpand(t *testing.T) {
 	}
 }
 
-// As the kubelet does, the driver is told of a block volume where it has published it for the pod.
+// As the kubelet does, the driver gets the path of a block volume where it has published it for the pod.
 func TestExpandABlockVolume(t *testing.T) {
 	d := csitest.Start(t, stages, expands)
 	vs := newVolumes(t, t.TempDir(), d, unattached())

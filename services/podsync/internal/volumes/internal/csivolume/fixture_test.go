@@ -66,7 +66,7 @@ func (anyNode) Registered(context.Context, string, *csi.NodeGetInfoResponse) err
 
 func (anyNode) Removed(context.Context, string) {}
 
-// unattached is a driver whose volumes nobody attaches.
+// unattached is a driver whose volumes are not attached.
 func unattached() *api {
 	return &api{driver: &storagev1.CSIDriver{Spec: storagev1.CSIDriverSpec{
 		AttachRequired: new(false),

@@ -97,7 +97,7 @@ func (vs *Volumes) tellInUse(ctx context.Context) error {
 	}
 	vs.noteUnknown(errors.Join(unknown...))
 	if len(unknown) > 0 {
-		// One that nobody can read is among those that were listed. The others are not to wait for it.
+		// An unknown one is among those that were listed. The others do not wait for it.
 		return vs.o.InUse.Add(ctx, names)
 	}
 	vs.mu.Lock()
@@ -112,8 +112,8 @@ func (vs *Volumes) tellInUse(ctx context.Context) error {
 	return nil
 }
 
-// isUnknown reports whether something is staged of which nobody knows whose it is. Where nothing is mounted, the file
-// that cannot be read is what a crash has left.
+// isUnknown reports whether something is staged that belongs to no known volume. Where nothing is mounted, a crash has
+// left the file that cannot be read.
 func (v *stagedVolume) isUnknown() (bool, error) {
 	if v.err == nil || errors.Is(v.err, fs.ErrNotExist) {
 		return false, nil
@@ -136,8 +136,8 @@ func (vs *Volumes) noteUnknown(err error) {
 	vs.unknown = text
 }
 
-// attachableDrivers are the drivers whose volumes are attached. One of which nobody knows counts: to list a volume that
-// nobody attaches does no harm.
+// attachableDrivers are the drivers whose volumes are attached. An unknown one counts: to list a volume that no
+// controller attaches does no harm.
 func (vs *Volumes) attachableDrivers(ctx context.Context, devices map[device]bool) map[string]bool {
 	out := map[string]bool{}
 	for d := range devices {

@@ -77,8 +77,8 @@ func (l *inUse) until(ctx context.Context, name string, listed bool) error {
 
 const uniqueH = "kubernetes.io/csi/d.example^h"
 
-// tells runs TellInUse until the test ends.
-func tells(t *testing.T, vs *Volumes) *inUse {
+// tellInUse runs TellInUse until the test ends.
+func tellInUse(t *testing.T, vs *Volumes) *inUse {
 	t.Helper()
 	list := &inUse{changed: make(chan struct{})}
 	vs.o.InUse = list
@@ -117,7 +117,7 @@ func TestAVolumeIsInUseFromBeforeItsStagingToAfterItsUnstaging(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := csitest.Start(t, c.can...)
 			vs := newVolumes(t, t.TempDir(), d, attachable())
-			list := tells(t, vs)
+			list := tellInUse(t, vs)
 			d.Before(func(_ context.Context, method string) error {
 				if is, _ := list.has(uniqueH); !is && method != "NodeGetCapabilities" {
 					return fmt.Errorf("%s of a volume that is not in use", method)
@@ -156,7 +156,7 @@ func stagedIsInUse(t *testing.T, v *Volume) {
 	}
 	for _, known := range []error{nil, errors.New("the API server is away")} {
 		a.err = known
-		if err := tells(t, newVolumes(t, root, d, a)).until(t.Context(), uniqueH, true); err != nil {
+		if err := tellInUse(t, newVolumes(t, root, d, a)).until(t.Context(), uniqueH, true); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -167,11 +167,11 @@ func stagedIsInUse(t *testing.T, v *Volume) {
 		t.Fatal(err)
 	}
 	if is, _ := vs.o.InUse.(*inUse).has(uniqueH); is {
-		t.Error("a volume that nobody attaches is listed")
+		t.Error("a volume that no controller attaches is listed")
 	}
 }
 
-// A crash leaves half of a file. What is staged there then nobody can name: it stays in use, and holds up no other.
+// A crash leaves half of a file. What is staged there then has no name: it stays in use, and holds up no other.
 func TestAVolumeWhoseFileIsBroken(t *testing.T) {
 	for name, mounted := range map[string]bool{"mounted": true, "not mounted": false} {
 		t.Run(name, func(t *testing.T) {
@@ -239,7 +239,7 @@ func TestAVolumeThatIsNotAttachedIsNotStaged(t *testing.T) {
 	}
 }
 
-var errDetached = errors.New("nobody attaches it")
+var errDetached = errors.New("it is not attached")
 
 // detached is a list of which nothing is ever attached.
 type detached struct{ err error }

@@ -27,12 +27,12 @@ func (vs *Volumes) MountsWithLabel(ctx context.Context, driver string) (bool, er
 }
 
 // settleLabel decides with which SELinux label the volume is mounted for the pod. The kernel gives a file system one
-// label for all of its mounts, so what is mounted counts, as the files vol_data.json tell of it:
+// label for all of its mounts, so what is mounted counts, by the files vol_data.json:
 //
 //   - A pod that has the volume, or may have it, keeps it as it is.
 //   - Beside pods that have it with another label, the pod waits.
 //   - Beside pods that have it without a label, the pod has none either, and the runtime labels the files.
-//   - A volume that is staged with another label, and that no pod has, is staged anew.
+//   - A volume that is staged with another label, and that no pod has, is staged again.
 //
 // The volume is locked.
 func (s *setup) settleLabel(ctx context.Context) error {
@@ -63,8 +63,8 @@ func (s *setup) settleLabel(ctx context.Context) error {
 	return s.unstageOtherLabel(ctx)
 }
 
-// unstageOtherLabel unstages the volume, which no pod has, if it is staged with another label or with one that nobody
-// knows.
+// unstageOtherLabel unstages the volume, which no pod has, if it is staged with another label or with an
+// unknown one.
 func (s *setup) unstageOtherLabel(ctx context.Context) error {
 	staged, err := load(s.dir())
 	if errors.Is(err, fs.ErrNotExist) || err == nil && staged.Label == s.label {

@@ -89,7 +89,7 @@ func TestADriverMountsWithTheLabel(t *testing.T) {
 			t.Errorf("%s has the label %q", dir, got)
 		}
 	}
-	// What grows is mounted already: as the kubelet, nobody repeats the label.
+	// What grows is mounted already: as with the kubelet, the label is not repeated.
 	if err := vs.Expand(t.Context(), v, *v.PV.Spec.Capacity.Storage()); err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func TestNoLabel(t *testing.T) {
 	}
 }
 
-// Without SELinux nobody looks at what files say of labels: another boot may have had it.
+// Without SELinux the labels in files do not count: another boot may have had it.
 func TestLabelsOfABootWithSELinux(t *testing.T) {
 	d := csitest.Start(t, stages)
 	root := t.TempDir()
@@ -175,7 +175,7 @@ func TestAPodWithAnotherLabelWaits(t *testing.T) {
 	}
 }
 
-// A driver that stages nothing has nothing to stage anew.
+// A driver that stages nothing has nothing to stage again.
 func TestALabelWithoutStaging(t *testing.T) {
 	d := csitest.Start(t)
 	vs := selinuxVolumes(t, t.TempDir(), d)
@@ -210,7 +210,7 @@ func TestAVolumeThatIsMountedWithoutALabel(t *testing.T) {
 	release(t, vs, "u3")
 }
 
-// A file that a crash has left empty does not tell with which label the volume is staged.
+// A file that a crash has left empty does not show with which label the volume is staged.
 func TestAnUnknownLabelIsStagedAnew(t *testing.T) {
 	d := csitest.Start(t, stages)
 	root := t.TempDir()

@@ -13,7 +13,7 @@ import (
 )
 
 // A driver refuses to publish again what a pod has: from time to time (requiresRepublish), or for the next process. The
-// pod's folder stays, and so does what is known of it: else nobody would ask the driver to unpublish it.
+// pod's folder stays, and so does what is known of it: else the driver would not be asked to unpublish it.
 func TestARefusedRepublishTakesNothingFromThePod(t *testing.T) {
 	for _, again := range []string{"the same process", "the next process"} {
 		t.Run(again, func(t *testing.T) {

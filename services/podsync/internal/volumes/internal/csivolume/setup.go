@@ -210,7 +210,7 @@ func (s *setup) publish(ctx context.Context) error {
 	return err
 }
 
-// announce tells of the volume on the disk, before the driver publishes it: whatever is killed then, the pod has it.
+// announce notes the volume on the disk, before the driver publishes it: after a crash the pod still has it.
 func (s *setup) announce() error {
 	if s.isBlock() {
 		return s.announceBlock()
@@ -218,7 +218,7 @@ func (s *setup) announce() error {
 	return s.data().save(filepath.Dir(s.target))
 }
 
-// noteLeft tells of the folder of a call that the driver has refused, which could not be removed. What is mounted there
+// noteLeft logs that the folder of a call that the driver has refused could not be removed. What is mounted there
 // stays.
 func (s *setup) noteLeft(dir string, err error) {
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// ErrNotMeasured is the error of a volume of which nobody knows how full it is.
+// ErrNotMeasured is the error of a volume that is not measured.
 var ErrNotMeasured = errors.New("the volume is not measured")
 
 // Usage says how full a volume is; 0 is unknown.
@@ -20,7 +20,7 @@ type Usage struct {
 }
 
 // Usage asks the driver of a volume that the pod has; name is that of its folder. It takes no part in the calls on the
-// volume that change it: a driver that hangs holds up nobody else.
+// volume that change it: a driver that hangs holds up no other call.
 func (vs *Volumes) Usage(ctx context.Context, pod types.UID, name string) (Usage, error) {
 	data, err := load(vs.layout.volume(pod, name))
 	if err != nil {
@@ -29,8 +29,8 @@ func (vs *Volumes) Usage(ctx context.Context, pod types.UID, name string) (Usage
 	return vs.measure(ctx, data, vs.layout.target(pod, name))
 }
 
-// BlockUsage is Usage of a block volume that the pod has; pv is the name of its PersistentVolume. A driver tells its
-// size.
+// BlockUsage is Usage of a block volume that the pod has; pv is the name of its PersistentVolume. The driver reports
+// its size.
 func (vs *Volumes) BlockUsage(ctx context.Context, pod types.UID, pv string) (Usage, error) {
 	data, err := load(vs.layout.blockData(pv))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -107,7 +107,7 @@ type stagedVolume struct {
 	dir, path string
 	// pv is the PersistentVolume's name if it is a block volume.
 	pv string
-	// err is why nobody knows which volume it is: fs.ErrNotExist if there is no vol_data.json.
+	// err is why the volume is unknown: fs.ErrNotExist if there is no vol_data.json.
 	err error
 }
 
@@ -151,8 +151,8 @@ func (vs *Volumes) mayBeStaged() ([]stagedVolume, error) {
 	return append(found, blocks...), err
 }
 
-// removeEmpty removes a folder of which nothing tells whose it is: of a driver that stages nothing the kubelet has a
-// folder alone, and a process that was killed while it removed one has left it. One that is not empty stays, and so
+// removeEmpty removes a folder that belongs to no known volume. For a driver that stages nothing the kubelet has only
+// a folder, and a process that was killed while it removed a volume leaves one. A folder that is not empty stays. So
 // does that of a volume which a pod wants, since its vol_data.json may be about to come.
 func (vs *Volumes) removeEmpty(v *stagedVolume) {
 	vs.mu.Lock()
@@ -315,8 +315,8 @@ func (vs *Volumes) unstageBy(ctx context.Context, locked *lockedVolume, v staged
 	return remove(ctx, v.dir, staging)
 }
 
-// mountedByOthers is an error if what is staged is mounted somewhere that the folders of pods do not tell of: by a pod
-// whose vol_data.json cannot be read, or by hand. As under the kubelet, it is not pulled away from there. The error is
+// mountedByOthers is an error if what is staged is mounted at a place that is no known volume of a pod: by a pod whose
+// vol_data.json cannot be read, or by hand. As under the kubelet, it is not pulled away from there. The error is
 // the kubelet's. Volumes of one share may be one file system: a pod that is known to have another one does not count.
 func (vs *Volumes) mountedByOthers(v *stagedVolume) error {
 	places, err := mountedElsewhere(v.path)

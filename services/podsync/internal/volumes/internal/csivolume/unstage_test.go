@@ -31,7 +31,7 @@ func TestStagedVolumesAreLookedForAgain(t *testing.T) {
 		time.Sleep(3 * time.Minute)
 		synctest.Wait()
 		if _, err := os.Lstat(folder); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("a folder that nothing tells of, 3 min after it could be listed: %v", err)
+			t.Errorf("a folder that belongs to no volume, 3 min after it could be listed: %v", err)
 		}
 		cancel()
 		if err := <-done; err != nil {

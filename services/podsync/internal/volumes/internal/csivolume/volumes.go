@@ -93,7 +93,7 @@ type Volumes struct {
 	staged map[string]bool
 	// attachable are the drivers of those holders, and whether their volumes are attached.
 	attachable map[string]bool
-	// unknown is what was last logged of staged volumes of which nobody knows whose they are.
+	// unknown is what was last logged of staged volumes that are unknown.
 	unknown string
 	// inUseChanged is sent to when another volume may be in use, or one no more.
 	inUseChanged chan struct{}
@@ -194,7 +194,7 @@ var (
 	}
 )
 
-// Publish gives the volume to the pod. It repeats what an earlier call, whose end nobody knows, has begun. An error is
+// Publish gives the volume to the pod. It repeats what an earlier call of an unknown end has begun. An error is
 // an *Error, *NotAttached, *LimitExceeded or *OtherLabel.
 func (vs *Volumes) Publish(ctx context.Context, v *Volume) (Published, error) {
 	if err := vs.refuseAttaching(ctx, v); err != nil {
@@ -294,8 +294,8 @@ func validName(name string) error {
 	return nil
 }
 
-// Unpublish takes all its volumes from a pod, whoever gave them. It fails as long as a driver that is needed is not
-// registered.
+// Unpublish takes all its volumes from a pod, also those that other processes have given. It fails as long as a driver
+// that is needed is not registered.
 func (vs *Volumes) Unpublish(ctx context.Context, pod types.UID) error {
 	defer vs.release(pod)
 	dir := vs.layout.volumes(pod)
@@ -339,7 +339,7 @@ func (vs *Volumes) unmountSubPaths(ctx context.Context, pod types.UID, name stri
 func (vs *Volumes) unpublish(ctx context.Context, dir string) error {
 	data, err := load(dir)
 	if err != nil {
-		// Nobody knows whose it is. Without a mount there is nothing that a driver could undo.
+		// It belongs to no known volume. Without a mount there is nothing that a driver could undo.
 		if removed := remove(ctx, dir, target); removed != nil {
 			return fmt.Errorf("%w, and %w", err, removed)
 		}
@@ -360,7 +360,7 @@ func (vs *Volumes) unpublish(ctx context.Context, dir string) error {
 	return remove(ctx, dir, target)
 }
 
-// hold notes that the pod has the volume, or tries to get it. An inline volume is nobody else's.
+// hold notes that the pod has the volume, or tries to get it. No other pod has an inline volume.
 func (vs *Volumes) hold(s *setup) {
 	if s.PV == nil {
 		return
@@ -375,7 +375,7 @@ func (vs *Volumes) hold(s *setup) {
 	vs.changeInUse()
 }
 
-// release forgets a pod, and has Run look for what nobody has any more.
+// release forgets a pod, and has Run look for what no pod has any more.
 func (vs *Volumes) release(pod types.UID) {
 	vs.mu.Lock()
 	for d, pods := range vs.holders {

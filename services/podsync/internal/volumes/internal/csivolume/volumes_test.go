@@ -153,7 +153,7 @@ func lifeWithAKill(t *testing.T, v *Volume, n int, after bool) (lived bool) {
 		}
 		kill()
 		if after {
-			return nil // the driver goes on, and nobody hears of it
+			return nil // the driver goes on, and its answer is lost
 		}
 		return status.Error(codes.Aborted, "killed")
 	})
@@ -349,7 +349,7 @@ func TestAVolumeThatIsAttached(t *testing.T) {
 	release(t, vs, "u1")
 }
 
-// Without the controller nobody attaches a volume, as with the kubelet, not even one that is attached already. Volumes
+// Without the controller no volume is attached, as with the kubelet, not even one that is attached already. Volumes
 // that need no attachment are mounted.
 func TestNobodyAttaches(t *testing.T) {
 	d := csitest.Start(t, stages)
@@ -371,7 +371,7 @@ func TestNobodyAttaches(t *testing.T) {
 	vs = newVolumes(t, t.TempDir(), d, unattached())
 	vs.o.ByNode = true
 	if _, err := vs.Publish(t.Context(), v); err != nil {
-		t.Errorf("a volume that nobody has to attach: %v", err)
+		t.Errorf("a volume that need not be attached: %v", err)
 	}
 }
 
@@ -411,7 +411,7 @@ func TestFSGroup(t *testing.T) {
 			}
 			group := csitest.Last[*csi.NodePublishVolumeRequest](t, d).VolumeCapability.GetMount().VolumeMountGroup
 			if want := len(c.can) > 0; (group == "4242") != want {
-				t.Errorf("the driver was told the group %q", group)
+				t.Errorf("the driver got the group %q", group)
 			}
 			release(t, vs, "u1")
 		})
@@ -430,7 +430,7 @@ func TestAVolumeOfAKubeletIsTakenBack(t *testing.T) {
 		filepath.Join(device, dataFile): `{"driverName":"d.example","volumeHandle":"h"}`,
 		// Of a driver that stages nothing the kubelet has a folder alone.
 		filepath.Join(root, "plugins/kubernetes.io/csi/d.example/other/globalmount/x"): "",
-		// Whose this is nobody knows: its file is empty.
+		// This belongs to no known volume: its file is empty.
 		filepath.Join(root, "pods/u2/volumes/kubernetes.io~csi/pv-2", dataFile): "",
 	} {
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o750), os.WriteFile(path, []byte(text), 0o600)); err != nil {

@@ -39,7 +39,7 @@ const (
 	reasonFailed     = "VolumeResizeFailed"
 )
 
-// What a call may have failed with, beside errors after which nobody knows what was done.
+// Errors of a call. After any other error it is unknown what was done.
 var (
 	// ErrNotSupported: the driver grows nothing on nodes.
 	ErrNotSupported = errors.New("NodeExpand is not supported")
@@ -84,8 +84,8 @@ type Expander struct {
 
 // state is what is known of a volume as long as the node has it.
 type state struct {
-	// turn is held by who changes the rest, and expands.
-	turn chan struct{}
+	// expands has a token while an expansion is under way, which alone changes the rest.
+	expands chan struct{}
 	// size is what the volume was grown to; zero is unknown.
 	size resource.Quantity
 	// refused: the driver has said that it cannot grow while it is in use.
@@ -109,24 +109,24 @@ func (e *Expander) Forget(pv string) {
 	delete(e.known, pv)
 }
 
-// begin waits until nobody else expands the volume.
+// begin waits until no other pod expands the volume.
 func (e *Expander) begin(ctx context.Context, v *Volume) (s *state, end func(), err error) {
 	e.mu.Lock()
 	s = e.known[v.PV.Name]
 	if s == nil {
-		s = &state{turn: make(chan struct{}, 1)}
+		s = &state{expands: make(chan struct{}, 1)}
 		e.known[v.PV.Name] = s
 	}
 	e.mu.Unlock()
 	select {
-	case s.turn <- struct{}{}:
+	case s.expands <- struct{}{}:
 	case <-ctx.Done():
 		return nil, nil, fmt.Errorf("another pod's expansion is under way: %w", context.Cause(ctx))
 	}
 	if s.size.IsZero() {
 		s.size = v.Claim.Status.Capacity.Storage().DeepCopy()
 	}
-	return s, func() { <-s.turn }, nil
+	return s, func() { <-s.expands }, nil
 }
 
 // DuringMount grows a volume that was just published, if its claim waits for that. Its error keeps the pod from the
@@ -149,8 +149,8 @@ func (e *Expander) DuringMount(ctx context.Context, v *Volume) error {
 	return e.expand(ctx, s, v)
 }
 
-// Online grows the volume of a running pod, if its claim was expanded. What fails is told in an Event, and done again
-// at the next call.
+// Online grows the volume of a running pod, if its claim was expanded. A failure is reported by an Event, and the
+// next call tries again.
 func (e *Expander) Online(ctx context.Context, v *Volume) {
 	s, end, err := e.begin(ctx, v)
 	if err != nil {
@@ -181,15 +181,15 @@ func (e *Expander) expand(ctx context.Context, s *state, v *Volume) error {
 		return a.grow(ctx)
 	}
 	a.size = read.Status.AllocatedResources[v1.ResourceStorage]
-	a.told = a.status == "" && read.Status.Capacity.Storage().Cmp(a.size) >= 0
-	everywhere := a.told && slices.Contains(read.Spec.AccessModes, v1.ReadWriteMany) &&
+	a.grown = a.status == "" && read.Status.Capacity.Storage().Cmp(a.size) >= 0
+	everywhere := a.grown && slices.Contains(read.Spec.AccessModes, v1.ReadWriteMany) &&
 		!metav1.HasAnnotation(read.ObjectMeta, notRequired)
 	waits := a.status == v1.PersistentVolumeClaimNodeResizePending ||
 		a.status == v1.PersistentVolumeClaimNodeResizeInProgress
 	switch {
 	case everywhere || waits:
-		return a.growTold(ctx)
-	case a.told:
+		return a.growAndReport(ctx)
+	case a.grown:
 		s.size = a.size
 	}
 	return nil
@@ -211,8 +211,8 @@ type attempt struct {
 	*Volume
 	size   resource.Quantity
 	status v1.ClaimResourceStatus
-	// told: the claim has the size already, since another node has expanded the volume.
-	told bool
+	// grown: the claim has the size already, since another node has expanded the volume.
+	grown bool
 }
 
 // grow is for a controller that knows of no recovery from failures.
@@ -231,9 +231,9 @@ func (a *attempt) grow(ctx context.Context) error {
 	return a.succeed(ctx, a.Claim.Status.Capacity.Storage().Cmp(a.size) >= 0)
 }
 
-// growTold tells the claim how far the expansion is.
-func (a *attempt) growTold(ctx context.Context) error {
-	if !a.told {
+// growAndReport grows the volume, and reports the progress in the status of the claim.
+func (a *attempt) growAndReport(ctx context.Context) error {
+	if !a.grown {
 		if err := a.patch(ctx, inProgress, true); err != nil {
 			return err
 		}
@@ -241,12 +241,12 @@ func (a *attempt) growTold(ctx context.Context) error {
 	err := a.Grow(ctx, a.size)
 	switch {
 	case err == nil:
-		return a.succeed(ctx, a.told)
-	case errors.Is(err, ErrNotSupported) && a.told:
+		return a.succeed(ctx, a.grown)
+	case errors.Is(err, ErrNotSupported) && a.grown:
 		a.state.size = a.size
 		return nil
 	}
-	a.tellFailure(ctx, err)
+	a.reportFailure(ctx, err)
 	if errors.Is(err, ErrInUse) {
 		a.refuse(err)
 		return nil
@@ -254,16 +254,16 @@ func (a *attempt) growTold(ctx context.Context) error {
 	return err
 }
 
-// tellFailure says in the claim that the expansion failed, if it is known to have.
-func (a *attempt) tellFailure(ctx context.Context, err error) {
+// reportFailure reports in the status of the claim that the expansion failed, if that is certain.
+func (a *attempt) reportFailure(ctx context.Context, err error) {
 	if !final(err) {
 		return
 	}
-	// A user who has asked for another size after a failure gives the controller the say.
+	// After a failure and a change of the requested size, the controller decides.
 	infeasible := errors.Is(err, ErrInfeasible) || a.failed && a.Claim.Spec.Resources.Requests.Storage().Cmp(a.size) != 0
 	a.failed = true
-	if told := a.patch(ctx, failed(err, infeasible), false); told != nil {
-		a.o.Log.Warn("the claim is not told that its expansion has failed", "volume", a.PV.Name, logkey.Err, told)
+	if err := a.patch(ctx, failed(err, infeasible), false); err != nil {
+		a.o.Log.Warn("the claim does not show that its expansion has failed", "volume", a.PV.Name, logkey.Err, err)
 	}
 }
 
@@ -278,12 +278,12 @@ func (a *attempt) refuse(err error) {
 	a.o.Log.Warn("a volume is expanded when no pod has it", "volume", a.PV.Name, logkey.Err, err)
 }
 
-func (a *attempt) succeed(ctx context.Context, told bool) error {
+func (a *attempt) succeed(ctx context.Context, grown bool) error {
 	const message = "MountVolume.NodeExpandVolume succeeded for volume %q %s"
 	a.o.Events.Eventf(a.Pod, v1.EventTypeNormal, reasonSuccessful, message, a.PV.Name, a.o.Node)
 	a.o.Events.Eventf(a.Claim, v1.EventTypeNormal, reasonSuccessful, message, a.PV.Name, a.o.Node)
 	a.failed = false
-	if !told {
+	if !grown {
 		if err := a.patch(ctx, finished(a.size), true); err != nil {
 			return fmt.Errorf("mountVolume.NodeExpandVolume update pvc status failed: %w", err)
 		}

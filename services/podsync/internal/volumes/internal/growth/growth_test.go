@@ -78,8 +78,8 @@ func (r *rig) claim() *v1.PersistentVolumeClaim {
 	return claim
 }
 
-// told returns the Events since the last call.
-func (r *rig) told() []string {
+// newEvents returns the Events since the last call.
+func (r *rig) newEvents() []string {
 	var out []string
 	for len(r.events.Events) > 0 {
 		out = append(out, <-r.events.Events)
@@ -119,7 +119,7 @@ func (r *rig) isFinished() {
 		r.t.Errorf("grown to %q", r.grown)
 	}
 	const event = `Normal FileSystemResizeSuccessful MountVolume.NodeExpandVolume succeeded for volume "pv" node-1`
-	if got := r.told(); !slices.Equal(got, []string{event, event}) {
+	if got := r.newEvents(); !slices.Equal(got, []string{event, event}) {
 		r.t.Errorf("events: %q", got)
 	}
 }
@@ -179,7 +179,7 @@ func TestWhatDoesNotWaitForTheNodeIsLeftAlone(t *testing.T) {
 			if after := r.claim(); len(r.grown) > 0 || after.Status.String() != before.Status.String() {
 				t.Errorf("grown to %q, the claim is %v", r.grown, after.Status)
 			}
-			if got := r.told(); len(got) > 0 {
+			if got := r.newEvents(); len(got) > 0 {
 				t.Errorf("events: %q", got)
 			}
 		})
@@ -221,7 +221,7 @@ func TestWhatTheClaimIsToldOfAFailure(t *testing.T) {
 		event  string
 		again  int // how often the driver is called in two attempts
 	}{
-		"nobody knows":            {boom, "2Gi", progress, false, "VolumeResizeFailed", 2},
+		"an unknown end":          {boom, "2Gi", progress, false, "VolumeResizeFailed", 2},
 		"it has failed":           {As(ErrFinal, boom), "2Gi", progress, true, "VolumeResizeFailed", 2},
 		"infeasible":              {As(ErrInfeasible, boom), "2Gi", infeasible, true, "VolumeResizeFailed", 1},
 		"not while it is in use":  {As(ErrInUse, boom), "2Gi", progress, true, "", 1},
@@ -240,7 +240,7 @@ func TestWhatTheClaimIsToldOfAFailure(t *testing.T) {
 			if got := slices.Contains(conditions(claim), "NodeResizeError"); got != c.failed {
 				t.Errorf("conditions: %q", conditions(claim))
 			}
-			if events := r.told(); len(events) > 0 != (c.event != "") || c.event != "" && events[0] !=
+			if events := r.newEvents(); len(events) > 0 != (c.event != "") || c.event != "" && events[0] !=
 				`Warning VolumeResizeFailed NodeExpandVolume.NodeExpandVolume failed for volume "pv" : boom` {
 				t.Errorf("events: %q", events)
 			}
@@ -260,7 +260,7 @@ func TestAVolumeThatWasInUseGrowsWhenAPodGetsItAnew(t *testing.T) {
 	r.answer = As(ErrInUse, errors.New("in use"))
 	r.online()
 	r.answer, r.grown = nil, nil
-	r.told()
+	r.newEvents()
 	r.online()
 	if len(r.grown) > 0 {
 		t.Errorf("grown to %q while it is in use", r.grown)
@@ -281,7 +281,7 @@ func TestAFailureKeepsAPodFromTheVolume(t *testing.T) {
 	if err := r.mount(); !errors.Is(err, r.answer) {
 		t.Errorf("%v", err)
 	}
-	if got := r.told(); len(got) > 0 {
+	if got := r.newEvents(); len(got) > 0 {
 		t.Errorf("its own event besides that of the mount: %q", got)
 	}
 }
@@ -290,7 +290,7 @@ func TestReadOnly(t *testing.T) {
 	r := newRig(t, nil)
 	r.volume.ReadOnly = true
 	r.online()
-	if got := r.told(); len(got) > 0 {
+	if got := r.newEvents(); len(got) > 0 {
 		t.Errorf("of a running pod: %q", got)
 	}
 	if err := r.mount(); err != nil {
@@ -298,12 +298,12 @@ func TestReadOnly(t *testing.T) {
 	}
 	const event = `Warning FileSystemResizeFailed MountVolume.NodeExpandVolume failed for volume "pv" requested ` +
 		`read-only file system`
-	if got := r.told(); !slices.Equal(got, []string{event, event}) || len(r.grown) > 0 {
+	if got := r.newEvents(); !slices.Equal(got, []string{event, event}) || len(r.grown) > 0 {
 		t.Errorf("events: %q, grown to %q", got, r.grown)
 	}
 }
 
-// Whoever has changed the claim meanwhile is not overruled.
+// A change of the claim meanwhile is kept.
 func TestAClaimThatChangesMeanwhileIsLeftAlone(t *testing.T) {
 	r := newRig(t, func(c *v1.PersistentVolumeClaim) { c.ResourceVersion = "7" })
 	var patches []string
@@ -319,7 +319,7 @@ func TestAClaimThatChangesMeanwhileIsLeftAlone(t *testing.T) {
 		t.Errorf("patches: %q", patches)
 	}
 	if len(r.grown) > 0 {
-		t.Errorf("grown to %q, although the claim could not be told", r.grown)
+		t.Errorf("grown to %q, although the claim could not be changed", r.grown)
 	}
 }
 

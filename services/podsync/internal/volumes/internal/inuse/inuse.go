@@ -36,7 +36,7 @@ type Node interface {
 type List struct {
 	node Node
 	put  func(*podsyncv1.Volumes)
-	// instance tells this process's generations from those of an earlier one.
+	// instance marks this process's generations, and not those of an earlier one.
 	instance string
 
 	mu         sync.Mutex
@@ -47,19 +47,19 @@ type List struct {
 	accepted uint64
 	// attached are those on the list that were found attached.
 	attached map[string]bool
-	// heard is closed, and replaced, when a generation is accepted.
-	heard chan struct{}
+	// changed is closed, and replaced, when a generation is accepted.
+	changed chan struct{}
 	// read is the generation that was accepted before the Node was last read.
 	read uint64
-	// reading is held by who reads it.
+	// reading has a token while a goroutine reads it.
 	reading chan struct{}
 }
 
-// New returns a list that put, which must not block, tells nodestatus of.
+// New returns a list that put sends to nodestatus. Put must not block.
 func New(node Node, put func(*podsyncv1.Volumes)) *List {
 	return &List{
 		node: node, put: put, instance: string(uuid.NewUUID()), since: map[string]uint64{}, attached: map[string]bool{},
-		heard: make(chan struct{}), reading: make(chan struct{}, 1),
+		changed: make(chan struct{}), reading: make(chan struct{}, 1),
 	}
 }
 
@@ -119,8 +119,8 @@ func (l *List) Heard(m *nodestatusv1.Reported) {
 		return
 	}
 	l.accepted = m.GetVolumesGeneration()
-	close(l.heard)
-	l.heard = make(chan struct{})
+	close(l.changed)
+	l.changed = make(chan struct{})
 }
 
 // What a volume waits for. The texts are the kubelet's.
@@ -133,7 +133,7 @@ var (
 // called for a volume that is on the list, or that the next Set puts there.
 func (l *List) Await(ctx context.Context, name string) error {
 	for {
-		attached, accepted, since, heard := l.state(name)
+		attached, accepted, since, changed := l.state(name)
 		if attached {
 			return nil
 		}
@@ -141,18 +141,18 @@ func (l *List) Await(ctx context.Context, name string) error {
 			return l.awaitAttached(ctx, name, since)
 		}
 		select {
-		case <-heard:
+		case <-changed:
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", errNotInUse, context.Cause(ctx))
 		}
 	}
 }
 
-func (l *List) state(name string) (attached, accepted bool, since uint64, heard <-chan struct{}) {
+func (l *List) state(name string) (attached, accepted bool, since uint64, changed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	since, listed := l.since[name]
-	return l.attached[name], listed && since <= l.accepted, since, l.heard
+	return l.attached[name], listed && since <= l.accepted, since, l.changed
 }
 
 // awaitAttached reads the Node first, since the watch may still show it as it was before the volume was accepted.

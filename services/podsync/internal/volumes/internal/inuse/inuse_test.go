@@ -65,7 +65,7 @@ func (n *fakeNode) Refresh(context.Context) error {
 	return n.away
 }
 
-// attach is what the controller does; the watch tells of it.
+// attach is what the controller does; the watch reports it.
 func (n *fakeNode) attach(names ...string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -127,7 +127,7 @@ func (r *rig) ends(t *testing.T, what string, waits func() (bool, error)) {
 func mustWait(t *testing.T, what string, waits func() (bool, error)) {
 	t.Helper()
 	if still, err := waits(); !still {
-		t.Errorf("%s, and nobody waited: %v", what, err)
+		t.Errorf("%s, and no caller waited: %v", what, err)
 	}
 }
 
@@ -138,7 +138,7 @@ func TestAVolumeIsAcceptedFirstAndAttachedThen(t *testing.T) {
 		waits := r.await(t, "v")
 		mustWait(t, "the volume is not on the list", waits)
 		first := r.set("v")
-		mustWait(t, "nobody has accepted the list", waits)
+		mustWait(t, "the list was not accepted", waits)
 		r.node.attach()
 		r.accept(first)
 		mustWait(t, "the volume is attached no more", waits)
@@ -164,7 +164,7 @@ func TestAVolumeThatComesBackIsAcceptedAnew(t *testing.T) {
 		r.accept(gone)
 		mustWait(t, "the list without it is accepted", waits)
 		r.node.mu.Lock()
-		r.node.watched, r.node.stored = []string{"v"}, nil // the watch has not heard yet
+		r.node.watched, r.node.stored = []string{"v"}, nil // the watch has not seen it yet
 		r.node.mu.Unlock()
 		r.accept(back)
 		mustWait(t, "the API server says that it is attached no more", waits)

@@ -118,7 +118,7 @@ func (m *Metrics) Has(pod types.UID, name, plugin string) {
 }
 
 // SetUp measures an attempt to give a pod a volume that it wants, from its begin until now. Plugin is empty as long as
-// nobody knows it: nothing was attempted then.
+// it is unknown: nothing was attempted then.
 func (m *Metrics) SetUp(pod types.UID, name, plugin string, began time.Time, err error) {
 	if plugin == "" {
 		return

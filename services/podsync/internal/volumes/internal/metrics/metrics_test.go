@@ -93,7 +93,7 @@ func TestAPodCannotMakeLabels(t *testing.T) {
 	if got := m.CSI("anything"); got != "kubernetes.io/csi" {
 		t.Errorf("a driver that is not registered is %s", got)
 	}
-	m.Has("u", "v", "p") // of which nobody has said that it is wanted
+	m.Has("u", "v", "p") // which no pod wants yet
 	m.Leave("u")(nil)
 	if len(m.pods) != 0 {
 		t.Errorf("pods: %v", m.pods)

@@ -57,7 +57,7 @@ func (d dialer) dial(ctx context.Context, _ string) (net.Conn, error) {
 type client struct {
 	api  registerapi.RegistrationClient
 	conn *grpc.ClientConn
-	// refused is why the last connection failed. grpc does not tell it.
+	// refused is why the last connection failed. grpc does not return it.
 	refused *atomic.Pointer[error]
 }
 
@@ -83,7 +83,8 @@ func (d dialer) connect() (*client, error) {
 
 func (c *client) close() { _ = c.conn.Close() }
 
-// info asks who the plugin is. A plugin has 10 s to accept the connection and 1 s to answer.
+// info asks for the name, type and versions of the plugin. A plugin has 10 s to accept the connection and 1 s to
+// answer.
 func (c *client) info(ctx context.Context) (*registerapi.PluginInfo, error) {
 	if err := c.ready(ctx); err != nil {
 		return nil, err
@@ -119,7 +120,7 @@ func (c *client) unreachable(err error) error {
 	return fmt.Errorf("dial failed: %w", err)
 }
 
-// notify tells the plugin the result. An empty problem means that it is registered.
+// notify sends the plugin the result. An empty problem means that it is registered.
 func (c *client) notify(ctx context.Context, problem string) error {
 	ctx, cancel := context.WithTimeout(ctx, notifyTimeout)
 	defer cancel()

@@ -25,8 +25,8 @@ const (
 // errTooMany ends a walk.
 var errTooMany = fmt.Errorf("more than %d sockets or %d folders: the rest is left out", maxSockets, maxFolders)
 
-// identity tells a socket from another one that replaces it at the same path. A socket's modification time is that of
-// its creation.
+// identity differs between a socket and another one that replaces it at the same path. A socket's modification time is
+// that of its creation.
 type identity struct {
 	dev, ino uint64
 	modified unix.Timespec

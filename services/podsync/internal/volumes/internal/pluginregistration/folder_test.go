@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// makeSocket makes a socket that nobody listens on.
+// makeSocket makes a socket that no process listens on.
 func makeSocket(t *testing.T, path string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

@@ -24,11 +24,11 @@ const (
 	watchRetry = 10 * time.Second
 )
 
-// Options say where plugins appear and who takes them.
+// Options say where plugins appear and which handlers take them.
 type Options struct {
 	// Root is --root-dir. Sockets are in plugins_registry below it, which Run makes, and endpoints are anywhere below it.
 	Root string
-	// Handlers take plugins by type. A plugin of another type is told that nobody takes it.
+	// Handlers take plugins by type. A plugin of another type is refused.
 	Handlers map[string]Handler
 	Log      *slog.Logger
 	// Metrics gets plugin_manager_total_plugins.

@@ -57,8 +57,8 @@ func (p *plugin) NotifyRegistrationStatus(_ context.Context, s *registerapi.Regi
 	return &registerapi.RegistrationStatusResponse{}, nil
 }
 
-// told returns the errors that the plugin was told, "" for a registration.
-func (p *plugin) told() []string {
+// results returns the errors that the plugin got, "" for a registration.
+func (p *plugin) results() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var all []string
@@ -97,38 +97,38 @@ func (p *plugin) serve(t *testing.T, path string) (stop func()) {
 	return stop
 }
 
-// handler writes down what it hears.
+// handler notes its calls.
 type handler struct {
 	invalid, failing error
 
 	mu    sync.Mutex
-	heard []string
+	calls []string
 }
 
-func (h *handler) hear(what string, p Plugin) {
+func (h *handler) note(what string, p Plugin) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.heard = append(h.heard, what+" "+p.Name)
+	h.calls = append(h.calls, what+" "+p.Name)
 }
 
 func (h *handler) Validate(context.Context, Plugin) error { return h.invalid }
 
 func (h *handler) Register(_ context.Context, p Plugin) error {
-	h.hear("register", p)
+	h.note("register", p)
 	return h.failing
 }
 
-func (h *handler) Deregister(_ context.Context, p Plugin) { h.hear("deregister", p) }
+func (h *handler) Deregister(_ context.Context, p Plugin) { h.note("deregister", p) }
 
 func (h *handler) all() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return strings.Join(h.heard, ", ")
+	return strings.Join(h.calls, ", ")
 }
 
 func (h *handler) await(t *testing.T, want string) {
 	t.Helper()
-	proctest.Await(t, limit, "the handler hears: "+want, func() bool { return h.all() == want })
+	proctest.Await(t, limit, "the handler is called: "+want, func() bool { return h.all() == want })
 }
 
 // start runs a manager for drivers until stop is called.
@@ -169,9 +169,9 @@ func TestPluginsComeAndGo(t *testing.T) {
 	a := driver("a")
 	end := a.serve(t, path)
 	h.await(t, "register a")
-	proctest.Await(t, limit, "the plugin is told", func() bool { return len(a.told()) == 1 })
-	if told := a.told(); told[0] != "" {
-		t.Errorf("the plugin is told %q", told)
+	proctest.Await(t, limit, "the plugin gets a result", func() bool { return len(a.results()) == 1 })
+	if got := a.results(); got[0] != "" {
+		t.Errorf("the plugin gets %q", got)
 	}
 	proctest.Await(t, limit, "the metric has it in both states", func() bool {
 		n, err := testutil.GatherAndCount(metrics, "plugin_manager_total_plugins")
@@ -229,7 +229,7 @@ func TestAPluginThatHangsDelaysItselfAlone(t *testing.T) {
 	hung := driver("hung")
 	hung.hang = answer
 	hung.serve(t, filepath.Join(dir, "a.sock"))
-	makeSocket(t, filepath.Join(dir, "b.sock")) // nobody listens
+	makeSocket(t, filepath.Join(dir, "b.sock")) // no process listens
 	driver("c").serve(t, filepath.Join(dir, "c.sock"))
 	h.await(t, "register c")
 	proctest.Await(t, limit, "the hung plugin is asked again", func() bool {
@@ -250,7 +250,7 @@ func TestARefusedPluginIsTold(t *testing.T) {
 		handler *handler
 		want    string
 	}{
-		"a type that nobody takes": {
+		"a type without a handler": {
 			stranger, &handler{}, "RegisterPlugin error -- no handler registered for plugin type: Other at socket ",
 		},
 		"an invalid answer": {
@@ -268,10 +268,10 @@ func TestARefusedPluginIsTold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir, _, _ := start(t, c.handler)
 			c.plugin.serve(t, filepath.Join(dir, "a.sock"))
-			proctest.Await(t, limit, "it is told twice", func() bool { return len(c.plugin.told()) > 1 })
-			for _, told := range c.plugin.told() {
-				if !strings.HasPrefix(told, c.want) {
-					t.Errorf("told %q, want %q", told, c.want)
+			proctest.Await(t, limit, "it gets two results", func() bool { return len(c.plugin.results()) > 1 })
+			for _, got := range c.plugin.results() {
+				if !strings.HasPrefix(got, c.want) {
+					t.Errorf("got %q, want %q", got, c.want)
 				}
 			}
 		})

@@ -38,9 +38,9 @@ type Plugin struct {
 // Handler takes the plugins of one type. It gets calls of several plugins at once, and for each plugin one after the
 // other: Validate, Register, Deregister. Each call has a deadline.
 type Handler interface {
-	// Validate says why the plugin cannot be used. The plugin is told the error.
+	// Validate says why the plugin cannot be used. The plugin gets the error.
 	Validate(ctx context.Context, p Plugin) error
-	// Register takes a plugin that Validate let pass. The plugin is told the error.
+	// Register takes a plugin that Validate let pass. The plugin gets the error.
 	Register(ctx context.Context, p Plugin) error
 	// Deregister takes back a plugin that Register was called for, also if that failed.
 	Deregister(ctx context.Context, p Plugin)

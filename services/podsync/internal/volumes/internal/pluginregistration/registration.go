@@ -115,7 +115,7 @@ func call(ctx context.Context, p Plugin, f func(context.Context, Plugin) error) 
 	return f(ctx, p)
 }
 
-// refuse tells the plugin the error, and returns it.
+// refuse sends the plugin the error, and returns it.
 func refuse(ctx context.Context, c *client, err error) error {
 	return errors.Join(err, c.notify(ctx, short("RegisterPlugin error -- "+err.Error())))
 }

@@ -1,5 +1,5 @@
-// Package pluginsocket opens the sockets of plugins by descriptors, and follows no symbolic link on the way: what is
-// looked at is what is connected to, whoever changes the folder meanwhile.
+// Package pluginsocket opens the sockets of plugins by descriptors, and follows no symbolic link on the way: the
+// file that was looked at is the one that is connected to, whatever changes in the folder meanwhile.
 package pluginsocket
 
 import (

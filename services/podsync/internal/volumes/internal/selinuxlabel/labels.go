@@ -100,7 +100,7 @@ func (l *Labels) Take(p *v1.Pod, v *Volume) (Label, error) {
 // hold notes that the pod has the volume. The label is that of the first pod.
 func (l *Labels) hold(pod types.UID, v *Volume, label string) Label {
 	if v.PV == nil {
-		return Label{Wanted: label} // it is nobody else's
+		return Label{Wanted: label} // no other pod has it
 	}
 	held := l.volumes[v.PV.Name]
 	if held == nil {

@@ -85,7 +85,7 @@ func TestWhatAPodWants(t *testing.T) {
 		"a sidecar disagrees":             {pod: sidecar, err: both},
 		"an ephemeral container, too":     {pod: debugged, err: both},
 		"one without the volume does not": {pod: elsewhere, want: labelA},
-		"nobody has options":              {pod: pod("u", nil, nil)},
+		"without any options":             {pod: pod("u", nil, nil)},
 		"no security context":             {pod: bare},
 		"no label has quotes": {
 			pod: pod("u", level(`s0:c1"`), nil), err: "failed to construct SELinux label",
@@ -242,7 +242,7 @@ func TestErrorsOfOnePod(t *testing.T) {
 		"pod_context_mismatch_errors_total access_mode=ROX": 1,
 		"container_errors_total access_mode=ROX":            1,
 	})
-	// Nobody has the volume yet.
+	// No pod has the volume yet.
 	take(t, l, pod("b", optionsB, nil), volume(v1.ReadOnlyMany), Label{labelB, labelB})
 }
 

@@ -95,11 +95,11 @@ func Last[R proto.Message](t *testing.T, d *Driver) R {
 			return r
 		}
 	}
-	t.Fatalf("nobody has sent a %T", *new(R))
+	t.Fatalf("no request of type %T came", *new(R))
 	panic("unreachable")
 }
 
-// Left tells what is staged or published.
+// Left returns what is staged or published.
 func (d *Driver) Left() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
