@@ -33,8 +33,8 @@ func Program(operations func() Table) *childprocess.Program {
 // leftKey is the key of what Leave sets in an operation's context.
 type leftKey struct{}
 
-// Leave is called by an operation of which a thread still waits in the kernel when it returns. Its child gets no
-// further call: it is killed, and counts as one that hangs until the kernel lets it end.
+// Leave is for an operation that returns while one of its threads still waits in the kernel. Its child gets no further
+// call: it is killed, and counts as one that hangs until the kernel lets it end.
 func Leave(ctx context.Context) {
 	if left, ok := ctx.Value(leftKey{}).(*atomic.Bool); ok {
 		left.Store(true)

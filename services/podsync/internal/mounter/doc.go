@@ -10,15 +10,15 @@
 //	mounter.Handle(table, makeFolder, func(ctx context.Context, f folder) (made, error) { … }) // in the child
 //	answer, err := makeFolder.Do(ctx, m, path, folder{…})                                      // in podsync
 //
-// Of a Pool of children:
+// A Pool runs the children:
 //
-//   - Calls run at once, each in a child of its own, but of those on one path one at a time.
+//   - Calls run at the same time, each in a child of its own. On one path one call runs at a time.
 //   - A call has its deadline. A child that misses it is killed, and no caller waits for it. Until the kernel has let
 //     it end, further calls on its path fail at once.
 //   - A call that takes long gives its place to others, so that some that hang delay no others. The number of children
 //     is bounded, those that cannot end included, and so is the number of those that work on one file system.
-//   - Of each bound an Operation that is Long, which takes long without hanging, has at most half. Such calls wait for
-//     each other in their order.
+//   - Calls of an Operation that is Long, which takes long without hanging, have at most half of each bound. They wait
+//     for each other in their order.
 //   - An operation that takes long can report how much it has done (Report, WithProgress).
 //   - A child holds no lock, no listening socket and no file of podsync's. It ends when it is idle, and with podsync.
 //

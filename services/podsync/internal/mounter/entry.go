@@ -9,11 +9,11 @@ import (
 	"github.com/microlet/microlet/services/internal/shares"
 )
 
-// entry is a call that has its path for itself. Of the calls on one path one runs at a time, so that a path that hangs
-// costs one child however often it is tried.
+// entry is a call that has the lock of its path. On one path one call runs at a time, so that a path that hangs costs
+// one child however often it is tried.
 type entry struct {
 	path, on string
-	// long is the Operation's, number that of the call among all. Owner is the namespace whose pod it is for.
+	// long is that of the Operation. number counts the calls. owner is the namespace of the pod that the call is for.
 	long   bool
 	number uint64
 	owner  string

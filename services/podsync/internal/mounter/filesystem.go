@@ -26,10 +26,10 @@ func (p *Pool) share(e *entry) bool {
 	return true
 }
 
-// crowd is the calls that leave a call no room.
+// crowd are calls that leave no room for another one.
 type crowd struct {
 	tally
-	// where they are, and whether they are only those that take long.
+	// where says where they run. long is set if only calls that take long count.
 	where string
 	long  bool
 }
@@ -51,7 +51,7 @@ func (c *crowd) String() string {
 // tally counts calls that run.
 type tally struct {
 	calls, hung int
-	// moved is when one of them last showed that it goes on. One that ends shows it by the one that runs next.
+	// moved is when one of them last showed that it goes on. The end of a call shows in that of the call that runs next.
 	moved time.Time
 }
 
@@ -75,8 +75,8 @@ func (c *tallies) add(e *entry) {
 	}
 }
 
-// full returns those of the calls that leave another one no room, if so many may run. Before is how many that take
-// long wait there before it.
+// full returns the calls that leave no room for another one, where most may run, or nil. before is how many calls that
+// take long wait there before it.
 func (c *tallies) full(e *entry, most, before int, where string) *crowd {
 	mostLong := max(most/2, 1)
 	switch {
@@ -93,8 +93,8 @@ func (c *tallies) full(e *entry, most, before int, where string) *crowd {
 	return nil
 }
 
-// crowd returns the calls that leave another one no room, or nil if there is room. The lock is held. While there are
-// few calls at all, it does not look where they are.
+// crowd returns the calls that leave no room for another one, or nil if there is room. The lock is held. While there
+// are few calls at all, it does not look where they are.
 func (p *Pool) crowd(e *entry) *crowd {
 	if len(p.entries) <= perFileSystem/2 && p.left == 0 { // e is one of them
 		return nil
@@ -178,8 +178,8 @@ func (e *entry) place(points []string, read time.Time) string {
 	return e.at
 }
 
-// foreignLimit is how many calls on file systems that are not the node's own may run, if so many do. What an earlier
-// process has left behind is most likely on such ones. The lock is held.
+// foreignLimit is how many calls may run on file systems that are not the node's own, where calls of them do. Children
+// that an earlier process has left behind most likely hang on such ones. The lock is held.
 func (p *Pool) foreignLimit(calls int) int {
 	if p.left > 0 && calls+p.left >= maxForeign {
 		p.left = max(0, p.countLeft()-p.hung) // those of this process look the same
@@ -222,7 +222,7 @@ func notTried(c *Call, others *crowd, cause error) error {
 	return fmt.Errorf("%s %s: not tried: %s: %w", c.Operation, c.Path, others, cause)
 }
 
-// mounts is where file systems are mounted, as of a moment ago.
+// mounts is the list of mount points, which is at most mountsAge old.
 type mounts struct {
 	list func() ([]string, error)
 

@@ -32,8 +32,8 @@ func leftBehind(proc, name string) int {
 	return count
 }
 
-// isDead reports whether a line of proc_pid_stat(5) is of a process of that name of which the first thread is a zombie,
-// kept for the others, or waits in the kernel.
+// isDead reports whether a line of proc_pid_stat(5) describes a process of that name whose first thread waits in the
+// kernel, or is a zombie, which the kernel keeps for the other threads.
 func isDead(stat, name string) bool {
 	_, rest, ok := strings.Cut(stat, "("+name+") ") // "1234 (microlet-mounte) Z 1 …"
 	return ok && (strings.HasPrefix(rest, "Z ") || strings.HasPrefix(rest, "D "))

@@ -20,7 +20,7 @@ type request struct {
 	Within time.Duration
 }
 
-// answer is what the operation says.
+// answer is the result of the operation, or its progress.
 type answer struct {
 	// Progress is how much it has done, in a message that comes before its answer.
 	Progress *int64 `json:"progress,omitempty"`
@@ -29,7 +29,7 @@ type answer struct {
 	// Error is the operation's error, empty if it had none, and Errno the kernel's part of it.
 	Error string        `json:"error,omitempty"`
 	Errno syscall.Errno `json:"errno,omitempty"`
-	// Left says that a thread of the child waits in the kernel for what the operation has left to it: see Leave.
+	// Left says that a thread of the child still waits in the kernel; see Leave.
 	Left bool `json:"left,omitempty"`
 }
 
@@ -57,7 +57,7 @@ type childError struct {
 
 func (e *childError) Error() string { return e.text }
 
-// Unwrap returns the kernel's error, so that errors.Is knows fs.ErrNotExist and its kin.
+// Unwrap returns the kernel's error, so that errors.Is knows fs.ErrNotExist and similar errors.
 func (e *childError) Unwrap() error {
 	if e.errno == 0 {
 		return nil
@@ -78,7 +78,7 @@ func writeMessage(w io.Writer, message any) error {
 	return err
 }
 
-// readMessage reads a message; io.EOF says that there is none any more.
+// readMessage reads a message. After the last one it returns io.EOF.
 func readMessage(r io.Reader, message any) error {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {

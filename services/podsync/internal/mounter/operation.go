@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// DefaultPatience is how long a child may take for a call that names no time of its own.
+// DefaultPatience is how long a child may take for a call of an Operation without a Patience.
 const DefaultPatience = 30 * time.Second
 
 // Mounter runs operations. A Pool does it in children, a Table at once, for tests.
 type Mounter interface {
-	// Run runs an operation and returns what it says. The context's end ends the call too.
+	// Run runs an operation and returns its result. The call ends with the context, too.
 	Run(ctx context.Context, c Call) (json.RawMessage, error)
 }
 
@@ -36,13 +36,13 @@ type Call struct {
 
 // Operation is something that a child can do. It takes an A and returns an R, both of which JSON must keep.
 type Operation[A, R any] struct {
-	// Name is unique among a program's, and what errors call it.
+	// Name is unique in a program. Errors contain it.
 	Name string
 	// Patience is how long a child may take. Default: DefaultPatience.
 	Patience time.Duration
 	// Long says that a call may take long although nothing hangs. Such calls have at most half of the children that calls
-	// may have. They wait for each other, for as long as those before them go on: those of the namespace that has the
-	// fewest come first, and else the older ones.
+	// may have. They wait for each other, for as long as those before them go on. Calls of the namespace that has the
+	// fewest come first, then the older ones.
 	Long bool
 	// Deadline of a call, from when it begins in a child: the wait for others does not count. Default: the context's
 	// alone.
@@ -55,8 +55,8 @@ func (o Operation[A, R]) Do(ctx context.Context, m Mounter, path string, args A)
 	return o.DoOn(ctx, m, "", path, args)
 }
 
-// DoOn is Do for a path on a file system that the caller knows, as in Call: what is unmounted may be on the kernel's
-// list of mounts no more, and hang all the same.
+// DoOn is Do for a path on a file system that the caller knows, as in Call: an unmount may hang after the kernel has
+// taken the mount off its list.
 func (o Operation[A, R]) DoOn(ctx context.Context, m Mounter, on, path string, args A) (R, error) {
 	var result R
 	data, err := json.Marshal(args)
@@ -78,10 +78,10 @@ func (o Operation[A, R]) DoOn(ctx context.Context, m Mounter, on, path string, a
 	return result, err
 }
 
-// Table has what the operations do, by their names.
+// Table has the functions of operations, by the names of the operations.
 type Table map[string]func(ctx context.Context, args json.RawMessage) (json.RawMessage, error)
 
-// Handle says what an operation does.
+// Handle puts the function of an operation into the table.
 func Handle[A, R any](t Table, o Operation[A, R], do func(ctx context.Context, args A) (R, error)) {
 	t[o.Name] = func(ctx context.Context, data json.RawMessage) (json.RawMessage, error) {
 		var args A

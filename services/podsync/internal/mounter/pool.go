@@ -24,8 +24,8 @@ const (
 	slow = time.Second
 	// maxChildren bounds the children, those that cannot end included. Each takes some megabytes.
 	maxChildren = 32
-	// perFileSystem is how many of them calls on one file system may have. Of each bound calls that take long have at
-	// most half.
+	// perFileSystem is how many of them calls on one file system may have. Calls that take long have at
+	// most half of each bound.
 	perFileSystem = 8
 	// maxForeign is how many of them calls on all file systems that are not the node's own may have together. Pods that
 	// name many servers that hang take no child from pods that name none.
@@ -44,9 +44,9 @@ type Options struct {
 	Program *childprocess.Program
 	// Own are paths on the node's own file systems, for which children are kept free. Without any, none is.
 	Own []string
-	// Metrics gets the number of children. Nil counts nowhere.
+	// Metrics shows the numbers of children. Nil shows none.
 	Metrics prometheus.Registerer
-	// Log default: slog's.
+	// Log gets what goes wrong. Default: slog's.
 	Log *slog.Logger
 
 	start     func() (*worker, error) // Program's
@@ -240,7 +240,7 @@ func (p *Pool) startChild() (*worker, error) {
 	}
 	w.rest = time.AfterFunc(idleTime, func() { p.dismiss(w) })
 	w.rest.Stop()
-	// This ends with the child: of one that hangs, when the kernel lets go of it.
+	// The goroutine ends with the child. If the child hangs, that is when the kernel lets go of it.
 	go func() {
 		<-w.ended
 		p.dismiss(w) // it may have been killed while it was idle
@@ -262,7 +262,7 @@ func (p *Pool) dismiss(w *worker) {
 	}
 }
 
-// count notes children that were started or have ended, and those that hang.
+// count adds to the number of children, and to that of those that hang.
 func (p *Pool) count(children, hung int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -369,7 +369,7 @@ func (p *Pool) abandon(c *Call, e *entry, w *worker, cause error) error {
 	p.count(0, 1)
 	p.log.Error("call on a volume hangs in the kernel: its process is left behind", logkey.Path, c.Path,
 		"operation", c.Operation, logkey.PID, w.pid)
-	// This ends with the child, when the kernel lets go of it.
+	// The goroutine ends with the child, when the kernel lets go of it.
 	go func() {
 		<-w.ended
 		p.count(0, -1)

@@ -7,7 +7,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/blockdevice"
 )
 
-// Devices map block devices for pods in child processes. Of a volume's mappings one is made or undone at a time.
+// Devices map block devices for pods in child processes. One mapping of a volume is made or undone at a time.
 type Devices struct{ Foreign mounter.Mounter }
 
 // Map maps a device.
@@ -20,7 +20,7 @@ func (d Devices) mapUnless(ctx context.Context, m blockdevice.Mapping, private s
 	return mapDevice.Do(ctx, d.Foreign, m.Volume, mapCall{Mapping: m, Private: private})
 }
 
-// Unmap undoes a mapping but for its link.
+// Unmap undoes a mapping except for its link.
 func (d Devices) Unmap(ctx context.Context, m blockdevice.Mapping) error {
 	_, err := unmapDevice.Do(ctx, d.Foreign, m.Volume, m)
 	return err

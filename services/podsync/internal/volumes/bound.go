@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	// maxFiles bounds what the files take that a pod has of the API: no cgroup is charged for what podsync writes.
+	// maxFiles bounds the size of all files from the API that a pod has: no cgroup is charged for what podsync writes.
 	maxFiles = 64 << 20
 	// maxFreeFiles bounds those in memory of a pod without a memory limit. It is 16 objects of the largest size that
 	// the API takes.
 	maxFreeFiles = 16 << 20
-	// filePage is what a file takes a multiple of, and what a folder takes.
+	// filePage is the size of a folder. That of a file is a multiple of it.
 	filePage = 4 << 10
 	// maxMounts bounds the volumes of a pod and the paths in them that its containers mount. Most of them are mounts in
 	// the node's own namespace, which has at most 100,000 (fs.mount-max) for all pods, and of which each container that
@@ -44,13 +44,13 @@ func checkNumber(p *v1.Pod) error {
 		"(subPath): use at most %d of both together", volumes, paths, maxMounts)}
 }
 
-// taken counts what the files of pods take that are made of the API.
+// taken has the sizes of the files from the API, by pod and volume.
 type taken struct {
 	mu   sync.Mutex
 	pods map[types.UID]map[string]volumeSize
 }
 
-// volumeSize is what the files of a volume take.
+// volumeSize is the size of the files of a volume.
 type volumeSize struct {
 	bytes    int64
 	inMemory bool
@@ -121,7 +121,7 @@ func memoryLimit(p *v1.Pod) int64 {
 	return limit.Value()
 }
 
-// foldersOf is what the folders above a file take, each of which may be its alone.
+// foldersOf is the size of the folders above a file, which may have no other file.
 func foldersOf(path string) int64 { return filePage * int64(strings.Count(path, "/")) }
 
 // addMountPoints counts the folders in the volume on which containers mount others.

@@ -10,11 +10,11 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/cluster/persistentvolume"
 )
 
-// freshClaim is how long what was found for a check serves the set-up that follows it.
+// freshClaim is how old the result of a check may be when the set-up uses it.
 const freshClaim = 10 * time.Second
 
-// checkedClaims are what claims of pods had come to when they were checked. The set-up comes at once after the check,
-// and need not ask the API again: it has a budget of requests, of which each volume of many pods takes a part.
+// checkedClaims are the PersistentVolumes that were found when claims of pods were checked. The set-up comes at once
+// after the check and need not ask the API again, for which the node has a budget of requests.
 type checkedClaims struct {
 	claims Claims
 

@@ -17,10 +17,10 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/selinuxlabel"
 )
 
-// claimName is where it is noted what a claim has come to.
+// claimName is the folder of the notes about claims.
 const claimName = "kubernetes.io~persistent-volume-claim"
 
-// Claims find what pods have claimed.
+// Claims find the PersistentVolumes that pods have claimed.
 type Claims interface {
 	Find(ctx context.Context, p *v1.Pod, v *v1.Volume) (*persistentvolume.Volume, error)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod/downward"
 )
 
-// file is one file of a volume. Its content is text or data, which it shares with the object that it is of.
+// file is one file of a volume. Its content is text or data, which it shares with the object in the API.
 type file struct {
 	text string
 	data []byte
@@ -32,15 +32,15 @@ func (f *file) content() []byte {
 	return f.data
 }
 
-// takes is what the file takes on a file system.
+// takes is the size of the file on a file system.
 func (f *file) takes() int64 {
 	return (int64(len(f.text)+len(f.data)) + filePage - 1) / filePage * filePage
 }
 
-// errNoMode is a volume that the apiserver did not default.
+// errNoMode is the error of a volume that has no defaults of the API server.
 var errNoMode = errors.New("no defaultMode used, not even the default value for it")
 
-// errTooLarge is a volume whose files take more than they may.
+// errTooLarge is the error of a volume whose files are too large.
 var errTooLarge = errors.New("the volume is too large")
 
 // projected gathers the files of all sources. All that is missing is reported at once.
@@ -91,7 +91,8 @@ func (m *Manager) downwardVolume(_ context.Context, s *Spec, into *gathering) er
 	return m.downward(s.Pod, &v1.DownwardAPIProjection{Items: v.Items}, attributes{*v.DefaultMode, v.DefaultUser}, into)
 }
 
-// attributes are those of a volume's files. podfields lets no pod set an owner while the gate of that is off.
+// attributes are those of a volume's files. Package podfields lets no pod set an owner while the feature gate for it is
+// off.
 type attributes struct {
 	mode int32
 	// owner is nil for root.

@@ -2,7 +2,8 @@
 //
 // It creates folders below <root-dir>/pods/<uid>/volumes in the kubelet's layout, and a bind mount below
 // volume-subpaths for each mount with a subPath. Each kind of volume is a Plugin: emptyDir, hostPath, configMap,
-// secret, downwardAPI, projected.
+// secret, downwardAPI, projected, nfs, csi, image, and claims. Each kind of PersistentVolume that a pod can claim has
+// its own implementation of persistentVolumes: csi, local, nfs, hostPath.
 //
 //   - A reader of API data sees the old files or the new ones, never a mixture. A repeated setup changes nothing
 //     that exists, and a refresh changes only what differs.

@@ -80,7 +80,7 @@ func (e *emptyDir) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
 // emptyDirCall asks for an emptyDir.
 type emptyDirCall struct {
 	Dir string
-	// Mode is the folder's, as chmod(1) has it; nil opens it to all. podfields lets no pod set it while its gate is off.
+	// Mode is the folder's, as chmod(1) has it; nil opens it to all. While its feature gate is off, no pod sets it.
 	Mode *int32
 	// System is what to mount there; nil is nothing.
 	System *fileSystem
@@ -123,15 +123,14 @@ func (c *emptyDirCall) setMode() error {
 	return os.Chmod(c.Dir, mode)
 }
 
-// isListed reports whether the folder's parent has it. Unlike its own attributes, that is known without the file system
-// that a pod may have mounted there.
+// isListed reports whether the parent of a folder lists it. Unlike its own attributes, that needs no answer of a file
+// system that a pod may have mounted there.
 func isListed(dir string) bool {
 	entries, err := os.ReadDir(filepath.Dir(dir))
 	return err == nil && slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Name() == filepath.Base(dir) })
 }
 
-// isMountPoint is false too where that is unknown: then the volume is set up again, which
-// reports why.
+// isMountPoint is also false if that is unknown: the volume is then set up again, which reports why.
 func isMountPoint(mounter mount.Interface, dir string) bool {
 	mounted, err := mounter.IsMountPoint(dir)
 	return err == nil && mounted

@@ -60,7 +60,7 @@ func (f *files) Existing(s *Spec) (Mounted, bool) {
 	if f.inMemory && !isMountPoint(f.m.memory.mounter, s.Dir) {
 		return Mounted{}, false
 	}
-	// On the disk is what the boot before has left, which may be empty where the power was cut, or long out of date.
+	// The files on the disk are those of the boot before. They may be empty after a power cut, or long out of date.
 	if !f.inMemory && !f.mark(s).by(f.m.opts.BootID) {
 		return Mounted{}, false
 	}
@@ -81,7 +81,7 @@ func (f *files) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
 	}
 	return f.mounted(s), f.m.calls.do(ctx, s.Dir, func() error {
 		if err := context.Cause(ctx); err != nil {
-			return err // the pod's end may have begun, which removes the folder
+			return err // the pod may be ending, which removes the folder
 		}
 		return f.write(s, content)
 	})
@@ -138,8 +138,8 @@ func nestedMountPoints(p *v1.Pod, name, dir string) error {
 	return nil
 }
 
-// nested yields where in a volume a container mounts others. A container may have ten thousands of mounts, so each is
-// looked for among the paths above it, and not among all.
+// nested yields where in a volume a container mounts others. A container may have tens of thousands of mounts, so the
+// paths above each are looked up, and not all mounts compared.
 func nested(mounts []v1.VolumeMount, name string) iter.Seq[string] {
 	outer := map[string]bool{}
 	for i := range mounts {

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// folders are those below an open folder. Nothing else is opened in them, even if it takes a folder's name while they
-// are walked.
+// folders are the folders below an open one. Only folders are opened in them, even if a file takes the name of a folder
+// during the walk.
 type folders struct{ root *os.Root }
 
 // Open implements fs.FS.

@@ -7,9 +7,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Hold keeps the files of the container's volumes as they are until release is called, where the container mounts
-// a path in them. The kernel does not mount a file that a renewal has removed, so no renewal may come between SubPath
-// and the start of the container. It waits for a renewal that is writing, never for one that asks the API.
+// Hold keeps the files of those volumes in which the container mounts a path as they are until release is called. The
+// kernel does not mount a file that a renewal has removed, so no renewal may come between SubPath and the start of the
+// container. It waits for a renewal that is writing, never for one that asks the API.
 func (m *Manager) Hold(ctx context.Context, p *v1.Pod, c *v1.Container) (release func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, m.opts.Deadline)
 	defer cancel()

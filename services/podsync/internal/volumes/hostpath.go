@@ -20,7 +20,7 @@ import (
 // hostPath is something of the node itself. It may lie on a file system that hangs.
 type hostPath struct {
 	foreign mounter.Mounter
-	private func(p *v1.Pod) string // see Options.Private
+	private func(p *v1.Pod) string // see ManagerOptions.Private
 	log     *slog.Logger
 
 	mu sync.Mutex
@@ -76,7 +76,7 @@ func (h *hostPath) check(ctx context.Context, s *Spec, c hostPathCall) error {
 	if err == nil || c.Type != v1.HostPathUnset || state.Own || ctx.Err() != nil {
 		return err
 	}
-	// Without a type the kubelet does not even look at the path. What hangs there, the runtime will see.
+	// Without a type the kubelet does not even look at the path. If it hangs, the runtime will find out.
 	h.log.Warn("a hostPath cannot be looked at, so the runtime is left to mount it", logkey.PodUID, s.Pod.UID,
 		"volume", s.Volume.Name, logkey.Path, c.Path, logkey.Err, err)
 	return nil
@@ -99,7 +99,7 @@ func (c *hostPathCall) do() (hostPathState, error) {
 	case errors.Is(err, errOwn):
 		return hostPathState{Own: true}, err
 	case c.Type == v1.HostPathUnset:
-		return hostPathState{}, nil // what else is wrong with it, the runtime says
+		return hostPathState{}, nil // the runtime reports what else is wrong with it
 	}
 	err = c.makeOfType()
 	return hostPathState{Own: errors.Is(err, errOwn)}, err
@@ -112,7 +112,7 @@ func (h *hostPath) forget(pod types.UID) {
 	delete(h.checked, pod)
 }
 
-// hostPathTypes says what each type must be and how that is called.
+// hostPathTypes has the type that a path must be of, and its name in errors.
 var hostPathTypes = map[v1.HostPathType]struct {
 	is     v1.HostPathType
 	called string

@@ -6,7 +6,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// imageVolume is a volume that shows the files of an image. The runtime mounts it; nothing of it is on the node's side.
+// imageVolume is a volume that shows the files of an image. The runtime mounts it, and podsync does nothing for it.
 // Source: KEP-4639.
 type imageVolume struct{}
 

@@ -36,7 +36,7 @@ var (
 	mountNFS = mounter.Operation[nfsCall, struct{}]{Name: "mount NFS export", Patience: time.Minute}
 	// Longer than it takes to give up a server that is away.
 	unmountExport = mounter.Operation[exportCall, struct{}]{Name: "unmount NFS export", Patience: 2 * forceAfter}
-	// Of many files a removal takes long without hanging. Its deadline ends it, and the next one goes on.
+	// To remove many files takes long without hanging. The deadline ends it, and the next removal goes on.
 	removePod = mounter.Operation[removeCall, struct{}]{
 		Name: "remove", Patience: 10 * time.Minute, Long: true, Deadline: defaultDeadline,
 	}

@@ -29,7 +29,7 @@ func takeLabel(ctx context.Context, labels *selinuxlabel.Labels, csi CSI, s *Spe
 	return labels.Take(s.Pod, v)
 }
 
-// noteLabel counts what is to be said of the label of a volume that is no PersistentVolume. It is mounted with none.
+// noteLabel counts the label of a volume that is no PersistentVolume in the metrics. The volume is mounted with none.
 func (m *Manager) noteLabel(ctx context.Context, plugin Plugin, s *Spec) error {
 	if _, claimed := plugin.(*claim); claimed || !m.opts.Labels.Enabled() {
 		return nil

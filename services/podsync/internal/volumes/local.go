@@ -35,11 +35,11 @@ type localCall struct {
 	Private string
 }
 
-// localState says why there is none, or what it is like.
+// localState is the result: the mounted volume, or the step that has failed.
 type localState struct {
-	// Step is the one that has failed, if it is another than most.
+	// Step has failed. Default: stepSetUp.
 	Step string
-	// OtherGroup is the folder's, if it is not the pod's and other pods have the volume, which keeps it.
+	// OtherGroup is the group of a folder that keeps it, because other pods have the volume. Nil if it is the pod's.
 	OtherGroup *uint32
 	// Refused are the files that were not given to the pod's group.
 	Refused refusals
@@ -122,7 +122,7 @@ func (c *localCall) give(ctx context.Context, m mount.Interface, folder string) 
 	return state, nil
 }
 
-// otherGroup is that of a folder, if the pod has another one.
+// otherGroup is the group of a folder, if that of the pod is another one.
 func (c *localCall) otherGroup(dir fs.FileInfo) *uint32 {
 	stat, ok := dir.Sys().(*syscall.Stat_t)
 	if !ok || c.Group == nil || int64(stat.Gid) == *c.Group {

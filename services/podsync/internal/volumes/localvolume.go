@@ -22,14 +22,14 @@ import (
 )
 
 const (
-	// localName is the plugin's of local PersistentVolumes.
+	// localName is the name of the plugin of local PersistentVolumes.
 	localName = "kubernetes.io~local-volume"
 	// localFSType is the file system that is made on a device whose PersistentVolume names none.
 	localFSType = "ext4"
 )
 
-// localVolumes are local PersistentVolumes: folders of the node, its block devices, and the file systems on them. Of
-// one PersistentVolume one is mounted or unmounted at a time.
+// localVolumes are local PersistentVolumes: folders of the node, its block devices, and the file systems on them. A
+// PersistentVolume is mounted or unmounted for one pod at a time.
 type localVolumes struct {
 	// root is --root-dir.
 	root    string
@@ -53,7 +53,7 @@ func (l *localVolumes) global(pv string) string {
 	return filepath.Join(l.root, "plugins", "kubernetes.io", "local-volume", "mounts", pv)
 }
 
-// devices is the folder of the volumes that are mapped, links that of the ones that a pod has.
+// devices is the folder of the volumes that are mapped, and links the folder of a pod's links to them.
 func (l *localVolumes) devices() string {
 	return filepath.Join(l.root, "plugins", localName, "volumeDevices")
 }

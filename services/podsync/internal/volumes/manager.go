@@ -100,8 +100,8 @@ type ManagerOptions struct {
 	Log      *slog.Logger
 }
 
-// Manager sets up and unmounts. It is safe for concurrent use; of one pod's calls the
-// pod's worker makes one at a time.
+// Manager sets up and unmounts volumes. It is safe for concurrent use. The pod's worker makes one call for a pod at a
+// time.
 type Manager struct {
 	opts    ManagerOptions
 	calls   *calls
@@ -113,7 +113,7 @@ type Manager struct {
 	taken   *taken
 	// mountInfo is the kernel's list of mounts.
 	mountInfo string
-	// claims, inline and exports are what claims, inline CSI volumes and NFS volumes have come to.
+	// claims, inline and exports are the notes about claims, inline CSI volumes and NFS volumes.
 	claims, inline, exports *notes
 }
 
@@ -236,7 +236,7 @@ func (m *Manager) Mount(ctx context.Context, p *v1.Pod) (map[string]Mounted, err
 	return mounted, nil
 }
 
-// Refresh brings those volumes up to date that change with what they are made from.
+// Refresh brings those volumes up to date whose sources change.
 func (m *Manager) Refresh(ctx context.Context, p *v1.Pod) error {
 	return m.each(ctx, p, func(ctx context.Context, plugin Plugin, s *Spec) error {
 		if !plugin.Refreshes(s) {
@@ -339,8 +339,7 @@ func (m *Manager) Unmount(ctx context.Context, uid types.UID) (err error) {
 	return nil
 }
 
-// unmountVolumes unmounts what more than the pod may have. A volume that hangs keeps no other one, for which another
-// node may wait.
+// unmountVolumes unmounts the volumes that other pods and nodes may wait for. One that hangs does not keep the others.
 func (m *Manager) unmountVolumes(ctx context.Context, uid types.UID) error {
 	ctx, cancel := context.WithTimeout(ctx, m.opts.Deadline)
 	defer cancel()

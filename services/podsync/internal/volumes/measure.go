@@ -8,7 +8,7 @@ import (
 	"github.com/microlet/microlet/services/internal/podutil"
 )
 
-// setUp sets a volume up, and measures that. A claim alone knows what it is, and measures itself.
+// setUp sets a volume up, and measures that. Only a claim knows its plugin, so it measures itself.
 func (m *Manager) setUp(ctx context.Context, plugin Plugin, s *Spec) (Mounted, error) {
 	if _, claimed := plugin.(*claim); claimed {
 		return plugin.SetUp(ctx, s)

@@ -32,7 +32,7 @@ const (
 // nfs is a folder that a server exports, which a pod names itself.
 type nfs struct {
 	foreign mounter.Mounter
-	mounter string // Options.NFSMounter
+	mounter string // ManagerOptions.NFSMounter
 	notes   *notes
 }
 
@@ -65,8 +65,8 @@ func (n *nfs) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
 	return mounted, n.notes.write(s, note{Mounted: mounted})
 }
 
-// setUpNFS mounts an export. Of the mounts of one export one is tried at a time, so that a server that is away costs
-// one child, however many pods wait for it. The files' groups are the server's: no fsGroup changes them.
+// setUpNFS mounts an export. One mount of an export is tried at a time, so that a server that is away costs one child,
+// however many pods wait for it. The files' groups are the server's: no fsGroup changes them.
 func setUpNFS(ctx context.Context, foreign mounter.Mounter, source *v1.NFSVolumeSource, call nfsCall) (Mounted, error) {
 	var err error
 	if call.Export, err = nfsexport.Of(source); err != nil {
@@ -228,7 +228,7 @@ func (m *Manager) unmountExports(ctx context.Context, dir string) error {
 // taken out of sight, as with umount -l.
 func (k *kernel) unmountNFS(ctx context.Context, path string) error {
 	done := make(chan error, 1)
-	go func() { done <- k.unmount(path, 0) }() // ends at the latest when it is forced, or the child with it
+	go func() { done <- k.unmount(path, 0) }() // ends at the latest by force, or with the child
 	timer, look := time.NewTimer(forceAfter), time.NewTicker(lookAfter)
 	defer timer.Stop()
 	defer look.Stop()

@@ -17,12 +17,12 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/selinuxlabel"
 )
 
-// notes are what volumes have come to, in memory and in a file each beside what is mounted. With them a container that
-// starts again after podsync did needs no API server, and nothing is set up twice.
+// notes describe the volumes that are set up, in memory and in a file for each. With them a container that starts again
+// after a restart of podsync needs no API server, and no volume is set up twice.
 type notes struct {
 	// plugin is the folder's name.
 	plugin string
-	// boot is the kernel's name of this boot: what was noted in another is mounted no more.
+	// boot is the kernel's name of this boot: a volume that was noted in another one is no longer mounted.
 	boot string
 
 	mu   sync.Mutex
@@ -82,7 +82,7 @@ func (n *notes) republishes(s *Spec) bool {
 	return ok && found.Republish
 }
 
-// refreshes reports whether the volume is looked at now and then.
+// refreshes reports whether the volume is set up again now and then.
 func (n *notes) refreshes(s *Spec) bool {
 	found, ok := n.find(s)
 	return ok && (found.Republish || found.Expands)

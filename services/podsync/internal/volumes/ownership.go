@@ -27,16 +27,15 @@ func fsGroup(p *v1.Pod) *int64 {
 	return p.Spec.SecurityContext.FSGroup
 }
 
-// giveToGroup gives dir and all in it to the group, links too, and lets what will be made in its
-// folders inherit it. fsGroupChangePolicy says nothing of the volumes that are the node's own, here
-// as in the kubelet: they are given once, when they are made. A link that somebody puts into the way
-// leads nowhere outside of dir. The folder itself is given last: OnRootMismatch takes one that is the group's for given
-// whole.
+// giveToGroup gives dir and all in it to the group, links too, and lets what will be made in its folders inherit it.
+// fsGroupChangePolicy says nothing of the volumes that are the node's own, here as in the kubelet: they are given once,
+// when they are made. A link that another process puts into the way leads nowhere outside of dir. The folder itself is
+// given last: if it belongs to the group, OnRootMismatch takes all of it for given.
 func giveToGroup(dir string, group *int64, mask fs.FileMode) error {
 	return give(dir, group, mask, func() {}, func(err error) error { return err })
 }
 
-// refusals are what of a volume could not be given to a group.
+// refusals are the files of a volume that could not be given to a group.
 type refusals struct {
 	Count int
 	// First is the error of the first one.

@@ -14,8 +14,8 @@ import (
 // errOwn is the error of a path that leads into the node agent's own folder.
 var errOwn = errors.New("is in the node agent's own folder")
 
-// keepOut returns what refuses the node agent's own folder among folders that are opened one in another, by its device
-// and inode. An empty own keeps nothing from a pod. Admission has judged what the pod says; this is the second wall.
+// keepOut returns a check for each folder on a path, which refuses the node agent's own folder by its device and inode.
+// With an empty own it refuses none. Admission has checked the text of the path; this is the second check.
 func keepOut(own string) (func(fd int) error, error) {
 	var is unix.Stat_t
 	none := own == ""
@@ -40,9 +40,9 @@ func keepOut(own string) (func(fd int) error, error) {
 	}, nil
 }
 
-// reaches says why a pod may not have what is, or is to be made, at a path of the node. It holds for the path as it is
-// now: where the path is used later, a process that exchanges a link on the way meanwhile gets to what the modes of
-// files and the judging of peers guard.
+// reaches returns why a pod may not have what is, or is to be made, at a path of the node. It holds for the path as it
+// is now. If a process exchanges a link on the way before the path is used, only the modes of files and the checks of
+// peers protect the folder.
 func reaches(own, path string) error {
 	folder, _, err := locate(own, path)
 	if err == nil {
@@ -53,7 +53,7 @@ func reaches(own, path string) error {
 
 // locate opens the folder that a path leads to, or the folder of the file, or as much of the way as there is. It
 // returns the names that are missing. It resolves the links first and then opens name by name what has no links: a
-// link that somebody puts into the way meanwhile is an error.
+// link that another process puts into the way meanwhile is an error.
 func locate(own, path string) (folder *os.File, missing []string, err error) {
 	keep, err := keepOut(own)
 	if err != nil {

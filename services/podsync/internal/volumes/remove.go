@@ -75,8 +75,7 @@ func (k *kernel) unmountBelow(ctx context.Context, dir string) error {
 	return nil
 }
 
-// mountsBelow lists the mount points in dir, the deepest first, of two at one place the
-// one on top.
+// mountsBelow lists the mount points in dir: the deepest first, and of two at one place the upper one first.
 func (k *kernel) mountsBelow(dir string) ([]mount.MountPoint, error) {
 	found, err := k.mounter().List()
 	if err != nil {
@@ -95,7 +94,7 @@ func (k *kernel) mountsBelow(dir string) ([]mount.MountPoint, error) {
 	return below, nil
 }
 
-// unmountOne unmounts, at any price what a server that is away has exported.
+// unmountOne unmounts a mount point. An export of a server that is away is unmounted by force.
 func (k *kernel) unmountOne(ctx context.Context, m *mount.MountPoint) error {
 	if isNFS(m.Type) {
 		return k.unmountNFS(ctx, m.Path)

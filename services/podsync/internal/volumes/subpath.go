@@ -31,7 +31,7 @@ type SubPath struct {
 	Volume, Container string
 	// Index of the mount in the container's volumeMounts.
 	Index int
-	// Root is the volume on the node, Path what is wanted of it.
+	// Root is the volume on the node, and Path the path in it.
 	Root, Path string
 }
 
@@ -83,7 +83,7 @@ type subPathState struct {
 
 func (c *subPathCall) do() (subPathState, error) {
 	state := subPathState{Tried: true}
-	// What is there and is no folder, such as a link to nowhere, the binding refuses.
+	// The binding refuses anything that is no folder, such as a link to nowhere.
 	if err := makeSubPath(c.Private, c.Volume, c.Path); err != nil && !errors.Is(err, fs.ErrExist) {
 		return state, err
 	}
@@ -156,8 +156,8 @@ func makeFolders(folder *os.File, names []string, mode fs.FileMode) error {
 	return parent.Close()
 }
 
-// makeFolder makes a folder in the open folder and opens it. Somebody else may have made it
-// meanwhile, and keeps its mode; a symbolic link is not followed.
+// makeFolder makes a folder in the open folder and opens it. Another process may have made it
+// meanwhile: then it keeps its mode; a symbolic link is not followed.
 func makeFolder(parent *os.File, name string, mode fs.FileMode) (*os.File, error) {
 	made := unix.Mkdirat(int(parent.Fd()), name, 0o700)
 	if made != nil && !errors.Is(made, unix.EEXIST) {
@@ -177,7 +177,7 @@ func makeFolder(parent *os.File, name string, mode fs.FileMode) (*os.File, error
 }
 
 // openBelow opens what is at the path, which has no symbolic links, if it is in base and not in own. A link that
-// somebody puts into the way meanwhile is not followed.
+// another process puts into the way meanwhile is not followed.
 func openBelow(own, base, path string) (*os.File, error) {
 	rel, err := filepath.Rel(base, path)
 	if err != nil {
@@ -216,7 +216,7 @@ func bindSubPath(own, volume, path, target string) error {
 	if err != nil {
 		return err
 	}
-	// A folder on which something is mounted when it is first used is used so.
+	// A folder on which something is mounted when it is first used, is used with that.
 	_, _ = os.Lstat(real + "/")
 	source, err := openBelow(own, base, real)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/mounter/mountlist"
 )
 
-// SubPaths unmount the subPaths of volumes that more than a pod may have: as long as a subPath is there, the volume
+// SubPaths unmount the subPaths of volumes that several pods may have: as long as a subPath is mounted, the volume
 // cannot be unmounted from the node.
 type SubPaths struct {
 	// RootDir is the kubelet's --root-dir.
@@ -34,7 +34,7 @@ func (s SubPaths) Unmount(ctx context.Context, pod types.UID, volume string) err
 	var tasks []func() error
 	for _, folder := range folders {
 		tasks = append(tasks, func() error {
-			// What hangs is the volume, and not the file system on which all pods have their folders.
+			// The volume may hang, not the file system on which all pods have their folders.
 			_, err := unmountSubPaths.DoOn(ctx, s.Foreign, folder, folder, removeCall{Dir: folder})
 			return err
 		})

@@ -65,7 +65,7 @@ type Options struct {
 	Metrics prometheus.Registerer
 }
 
-// Volumes are what pods' volumes are made with.
+// Volumes set up and unmount the volumes of pods.
 type Volumes struct {
 	Manager *Manager
 
@@ -126,7 +126,7 @@ func New(o Options) (*Volumes, error) {
 	}, nil
 }
 
-// Start has s register drivers, and unstage what no pod has any more.
+// Start starts the tasks that register drivers, and unstage volumes that no pod has any more.
 func (v *Volumes) Start(s run.Tasks) {
 	s.Go("pod certificates", v.certificates.Run)
 	s.Go("plugin registration", v.plugins.Run)

@@ -52,7 +52,7 @@ func attach(file string) error {
 	return fmt.Errorf("no loop device for %s: each that was free was taken by another", file)
 }
 
-// detach takes the loop device from a file. One that somebody has open stays until that ends, which is an error.
+// detach takes the loop device from a file. One that a process has open stays until that ends, which is an error.
 func detach(file string) error {
 	loop, err := loopOver(file)
 	if err != nil || loop == "" {

@@ -99,7 +99,7 @@ func (l layout) blocksOf(pod types.UID) ([]string, error) {
 	return blockdevice.Volumes(l.blockLinks(pod), l.blocks(), func(pv string) bool { return l.hasBlock(pod, pv) })
 }
 
-// hasBlock reports whether there is something of the volume for a pod, but for the pod's link.
+// hasBlock reports whether there is something of the volume for a pod, except for the pod's link.
 func (l layout) hasBlock(pod types.UID, pv string) bool {
 	m := l.mapping(pod, pv)
 	_, err := os.Lstat(m.Device)

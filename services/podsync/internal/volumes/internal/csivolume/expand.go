@@ -13,7 +13,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/growth"
 )
 
-// Expand has the driver grow what is in a volume that the pod has. Its errors are those of volumeexpansion.
+// Expand has the driver grow what is in a volume that the pod has. Its errors are those of package growth.
 func (vs *Volumes) Expand(ctx context.Context, v *Volume, size resource.Quantity) error {
 	s, err := vs.begin(ctx, v)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/mounter/mountlist"
 )
 
-// InUse keeps volumes attached to the node while it uses them; see volumesinuse.List.
+// InUse keeps volumes attached to the node while it uses them; see inuse.List.
 type InUse interface {
 	// Set says which volumes are in use, by their unique names.
 	Set(names map[string]bool)

@@ -72,7 +72,7 @@ type Options struct {
 	// SubPaths are unmounted before their volume. Nil unmounts none.
 	SubPaths SubPaths
 	InUse    InUse
-	// Metrics measure the unstaging. Nil measures nothing that anybody sees.
+	// Metrics measure the unstaging. Nil shows none.
 	Metrics *metrics.Metrics
 	// SELinux says that the node has SELinux.
 	SELinux bool

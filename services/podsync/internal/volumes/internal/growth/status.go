@@ -66,7 +66,7 @@ func setStatus(s *v1.PersistentVolumeClaimStatus, status v1.ClaimResourceStatus)
 	s.AllocatedResourceStatuses[v1.ResourceStorage] = status
 }
 
-// patch changes the claim's status. With sole it fails if anybody has changed the claim since it was read.
+// patch changes the claim's status. With sole it fails if the claim was changed since it was read.
 func (a *attempt) patch(ctx context.Context, edit change, sole bool) error {
 	next := a.Claim.DeepCopy()
 	edit(&next.Status)

@@ -191,7 +191,7 @@ func (l *List) readSince(ctx context.Context, generation uint64) error {
 	return nil
 }
 
-// noteAttached notes it of a volume that has stayed on the list meanwhile.
+// noteAttached notes that a volume is attached, if it has stayed on the list meanwhile.
 func (l *List) noteAttached(name string, since uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

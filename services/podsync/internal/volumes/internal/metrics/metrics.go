@@ -40,7 +40,7 @@ type volume struct {
 	plugin string
 	mapped bool
 	since  time.Time
-	// wanted is false when the pod is to be rid of it, mounted is true as long as it has it.
+	// wanted is false when the volume is to be taken from the pod. mounted is true as long as the pod has it.
 	wanted, mounted bool
 }
 

@@ -65,7 +65,7 @@ func New(o Options) *Manager {
 	}
 }
 
-// Run registers plugins until ctx ends. Plugins stay registered then: their handlers hear nothing.
+// Run registers plugins until ctx ends. Plugins stay registered then: their handlers are not called.
 func (m *Manager) Run(ctx context.Context) error {
 	defer m.wg.Wait()
 	for ctx.Err() == nil {
