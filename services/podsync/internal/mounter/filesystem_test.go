@@ -45,6 +45,34 @@ func TestAFileSystemThatHangsLeavesChildrenToOthers(t *testing.T) {
 	})
 }
 
+// A path that leads over a link to what hangs counts as one of the node's own file system, since the pool follows no
+// link. Other calls there go on beside a few of those.
+func TestLinksToWhatHangsHoldUpNoOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newNode(t)
+		w.mounts.list = func() ([]string, error) { return []string{"/"}, nil }
+		var all sync.WaitGroup
+		for i := range perFileSystem - 1 {
+			all.Go(func() {
+				path := fmt.Sprintf("/hung/link-%d", i)
+				if _, err := touch.Do(t.Context(), w, path, path); err == nil {
+					t.Errorf("%s has answered", path)
+				}
+			})
+		}
+		for range 3 { // while they are under way, while their children are killed, and when those hang
+			time.Sleep(2 * slow)
+			began := time.Now()
+			if _, err := touch.Do(t.Context(), w, "/var/lib/pod", "/var/lib/pod"); err != nil || time.Since(began) > 0 {
+				t.Errorf("another path: %v after %s", err, time.Since(began))
+			}
+			time.Sleep(DefaultPatience)
+		}
+		all.Wait()
+		w.end(t)
+	})
+}
+
 // One pod can name as many servers as it likes, and none of them answers.
 func TestServersThatHangLeaveChildrenToTheNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
