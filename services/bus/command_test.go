@@ -6,9 +6,9 @@ import (
 	"github.com/microlet/microlet/services/bus/internal/accounts"
 )
 
-// TestTheStoreFitsIntoTheLimit: the store is on a tmpfs, whose pages count as memory of the process that has written
-// them, and go neither with the process nor by collecting garbage. A bus that its store alone brings to the limit would
-// be killed again and again.
+// TestTheStoreFitsIntoTheLimit: the store is on a tmpfs. Its pages count as memory of the process that has written
+// them. Neither the end of the process nor garbage collection frees them. A bus that its store alone brings to the
+// limit would be killed again and again.
 func TestTheStoreFitsIntoTheLimit(t *testing.T) {
 	d := Definition()
 	if left := d.Memory() - accounts.StoreBytes(); d.HeapTarget == 0 || d.HeapTarget > left {

@@ -15,7 +15,7 @@ import (
 	client "github.com/microlet/microlet/services/internal/bus"
 )
 
-// A service whose connection is lost is reported at once, under the name that its key stands for.
+// A lost connection of a service is reported at once, under the name that belongs to its key.
 func TestRunTellsWhoIsGone(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Service.RuntimeDir = runtimeDir(t)
@@ -80,7 +80,7 @@ func TestRunTellsWhoIsGone(t *testing.T) {
 		}
 		t.Logf("reported after %v", time.Since(began))
 	case <-time.After(time.Minute):
-		t.Error("nobody reported that the prober is gone")
+		t.Error("the end of the prober was not reported")
 	}
 }
 

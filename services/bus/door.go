@@ -36,9 +36,9 @@ const (
 	paceCost  = 2 << 10
 )
 
-// Door lets the node's services in, and nobody else: it asks the kernel who has connected to the bus's unix
-// socket before the NATS server hears a byte of it. A service signs in with its own key only: another's is worth
-// nothing to the user that has read it.
+// Door admits only the node's services: it asks the kernel which process has connected to the bus's unix socket before
+// the NATS server reads a byte of it. A service signs in with its own key only: another's is worth nothing to the user
+// that has read it.
 type Door struct {
 	server *Server
 	rules  unixgrpc.Rules
@@ -173,8 +173,8 @@ func join(ctx context.Context, client, server net.Conn, allow func(nkey string) 
 	return err
 }
 
-// deadlineWriter bounds each write: the server's own deadline ends its side of a connection whose client does not read,
-// but not a write to that client.
+// deadlineWriter bounds each write: if a client does not read, the server's own deadline ends its side of the
+// connection, but not a write to that client.
 type deadlineWriter struct{ conn net.Conn }
 
 func (w deadlineWriter) Write(p []byte) (int, error) {

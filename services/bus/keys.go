@@ -15,8 +15,8 @@ import (
 	client "github.com/microlet/microlet/services/internal/bus"
 )
 
-// identities are those that may sign in: the roles and the viewer, whose seeds are in others' hands, and the
-// server's own, which live in this process's memory only.
+// identities are those that may sign in: the roles and the viewer, which hold their own seeds, and those of the server,
+// which live only in the memory of this process.
 type identities struct {
 	public accounts.Keys
 	owners map[string]role.Role // the role of each service's key
@@ -79,7 +79,7 @@ func newIdentities(dir string, viewed bool) (*identities, error) {
 	return ids, nil
 }
 
-// read reads a public key that nobody else has.
+// read reads a public key that no other identity has.
 func (ids *identities) read(path, name string) (string, error) {
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

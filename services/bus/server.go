@@ -102,7 +102,7 @@ func StartServer(ctx context.Context, o ServerOptions) (*Server, error) {
 		return nil, err
 	}
 	if o.View != nil {
-		// Only now, as with the services, so that nobody finds a stream missing.
+		// Only now, as with the services, so that no client finds a stream missing.
 		if err := s.listen(); err != nil {
 			s.Close()
 			return nil, err

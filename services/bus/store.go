@@ -12,8 +12,8 @@ import (
 // kernelBootID is the kernel's name for this boot.
 const kernelBootID = "/proc/sys/kernel/random/boot_id"
 
-// layout names how the store is divided into accounts and streams. It changes with them: what another layout holds
-// nobody would read or remove.
+// layout names how the store is divided into accounts and streams. It changes with them, because what another layout
+// holds would not be read or removed.
 const layout = "accounts-1"
 
 // prepareStore makes the store's folder, and empties it when it is of another boot or layout: a runtime folder

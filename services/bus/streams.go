@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// outboxAckWait is after which time a record whose deliverer died is given out again. A living one
-	// says more often that it is still at it.
+	// outboxAckWait is the time after which a record is delivered again if its deliverer has died. A living one says more
+	// often that it is still at it.
 	outboxAckWait = 10 * time.Second
 	// dedupeWindow is how long a record's id is remembered: longer than a publisher waits for its acknowledgement and
 	// repeats it. The server keeps ids in memory.
@@ -52,8 +52,8 @@ func ensureStreams(ctx context.Context, nc *nats.Conn, r role.Role) error {
 	return nil
 }
 
-// bucketStream is an owner's part of a key-value bucket as ADR-8 of NATS has it, with history 1, but that nobody
-// may purge: neither by the API nor by a message that rolls up.
+// bucketStream is an owner's part of a key-value bucket as ADR-8 of NATS has it, with history 1. One rule differs: no
+// client may purge it, neither by the API nor by a message that rolls up.
 func bucketStream(b subject.Bucket, owner role.Role) jetstream.StreamConfig {
 	var subjects []string
 	for _, key := range b.KeysOf(owner) {

@@ -157,7 +157,7 @@ func TestNoServiceAltersAStream(t *testing.T) {
 	}
 }
 
-func TestNobodyConnectsWithoutAKey(t *testing.T) {
+func TestNoClientConnectsWithoutAKey(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	if nc, err := nats.Connect("nats://bus", nats.SetCustomDialer(socketDialer(n.socket()))); err == nil {

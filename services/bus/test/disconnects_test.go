@@ -19,7 +19,7 @@ import (
 )
 
 // A service may come before the server is there, and leave as soon as it is: its end is announced all the same.
-func TestNobodyComesUnnoticed(t *testing.T) {
+func TestNoClientConnectsUnnoticed(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("", "bus") // a socket's path is short
 	if err != nil {
@@ -69,11 +69,11 @@ func TestNobodyComesUnnoticed(t *testing.T) {
 			t.Errorf("%s is gone", who)
 		}
 	case <-time.After(15 * time.Second):
-		t.Error("nobody says that the prober is gone")
+		t.Error("the end of the prober is not reported")
 	}
 }
 
-// The viewer reads every bucket over TLS, and writes none. Nobody else may come by the port.
+// The viewer reads every bucket over TLS, and writes none. No other client may use the port.
 func TestTheViewerReadsAndCannotWrite(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("", "bus")

@@ -62,9 +62,9 @@ func request(t *testing.T, nc *nats.Conn, subj, reply string, body []byte) {
 }
 
 // A service that was taken over can have the server itself publish what it wrote, on any subject that it names as
-// the reply of a direct get. No such subject is another's key, no stream and no consumer that it may ask for so hears
-// or holds another's keys, and nobody reads what it forged.
-func TestAReplyReachesNobodysKeys(t *testing.T) {
+// the reply of a direct get. No such subject is a key of another service. No stream or consumer that it may create this
+// way receives or holds keys of another service, and no service reads what it forged.
+func TestAReplyReachesNoKeys(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	var assignments view
@@ -113,7 +113,7 @@ func TestAReplyReachesNobodysKeys(t *testing.T) {
 			t.Errorf("%s the prober holds %v for a-pod", when, m)
 		}
 		if m, ok := assignments.Get("another"); ok {
-			t.Errorf("%s the prober holds %q, which nobody but pleg has put", when, m.GetValue())
+			t.Errorf("%s the prober holds %q, which only pleg has put", when, m.GetValue())
 		}
 	}
 	check("at once")
@@ -129,7 +129,7 @@ func TestAReplyReachesNobodysKeys(t *testing.T) {
 }
 
 // A role that fills its part of a bucket that others write too takes nothing from them.
-func TestAFullPartHarmsNobody(t *testing.T) {
+func TestAFullPartHarmsNoOtherService(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	pleg, _ := n.raw(role.PLEG)
@@ -306,10 +306,10 @@ func (n *node) chmodFolders(mode os.FileMode) {
 	}
 }
 
-// strangerEnv makes this program a bus that takes everybody, as another user than any service.
+// strangerEnv makes this program a bus that accepts any client, and runs it as a user of no service.
 const strangerEnv = "BUS_TEST_STRANGER"
 
-// beStranger serves the bus's socket and says what NATS says first. It reports whoever signs in.
+// beStranger serves the bus's socket and says what NATS says first. It reports each client that signs in.
 func beStranger(path string) {
 	l, err := net.Listen("unix", path)
 	if err == nil {
@@ -397,7 +397,7 @@ func TestAStrangersBusIsLeftAlone(t *testing.T) {
 	proctest.Await(t, bound, "the bus is heard again", func() bool { _, ok := pods.Get("a"); return ok })
 }
 
-// Who is no service gets not a byte of the bus, and many connections of one user are not everybody's.
+// A client that is no service gets no byte from the bus, and many connections of one user take none from the others.
 func TestTheDoorRefuses(t *testing.T) {
 	t.Parallel()
 	if os.Getuid() != 0 {

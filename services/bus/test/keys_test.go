@@ -13,7 +13,7 @@ import (
 )
 
 // The bus lets an owner publish any key that its wildcards match. Readers take those that the contract can build.
-func TestReadersRefuseKeysThatNobodyBuilds(t *testing.T) {
+func TestReadersRefuseKeysThatNoServiceBuilds(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	var results view

@@ -62,7 +62,7 @@ func (n *node) Evict(_ context.Context, r *podsyncv1.EvictRequest) (*podsyncv1.E
 		return nil, status.Error(codes.FailedPrecondition, "the pod is critical")
 	}
 	if !n.slow {
-		n.tell(r.GetPodUid(), podsyncv1.ContainerState_CONTAINER_STATE_EXITED)
+		n.put(r.GetPodUid(), podsyncv1.ContainerState_CONTAINER_STATE_EXITED)
 	}
 	return &podsyncv1.EvictResponse{Stopping: n.slow}, nil
 }
@@ -104,8 +104,8 @@ func (n *node) start() (stop func()) {
 	return n.Run(func(ctx context.Context) error { return evictor.Run(ctx, n.cfg) })
 }
 
-// tell puts a pod of one container as podsync does.
-func (n *node) tell(uid string, state podsyncv1.ContainerState) {
+// put puts a pod of one container as podsync does.
+func (n *node) put(uid string, state podsyncv1.ContainerState) {
 	body, err := (&v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: uid, UID: types.UID(uid)}}).Marshal()
 	if err != nil {
 		n.t.Error(err)
@@ -146,7 +146,7 @@ func TestANodeWithoutPressure(t *testing.T) {
 // The signals are those of this machine, stats is not there, and the pod has no cgroup: nothing is known of it.
 func TestNoPodGoesOfWhichNothingIsKnown(t *testing.T) {
 	n := newNode(t, map[string]string{"memory.available": "99.9%"})
-	n.tell("p", running)
+	n.put("p", running)
 	n.start()
 	proctest.Await(t, patience, "memory pressure", func() bool {
 		return n.state("MemoryPressure") == evictorv1.Pressure_STATE_PRESENT
@@ -165,8 +165,8 @@ func TestTheHogIsEvictedAndARestartDoesNotEvictAgain(t *testing.T) {
 	pods.use("hog", "x=$(head -c 100000000 /dev/zero | tr '\\0' x); read -r end", 60<<20)
 	pods.use("small", "read -r end", 0)
 	n.slow = true
-	n.tell("small", running)
-	n.tell("hog", running)
+	n.put("small", running)
+	n.put("hog", running)
 	stop := n.start()
 	proctest.Await(t, patience, "the eviction", func() bool { return len(n.asked()) > 0 })
 	n.mu.Lock()

@@ -42,8 +42,8 @@ func (f *fakeStats) Summary(context.Context, *statsv1.SummaryRequest) (*statsv1.
 	return &statsv1.SummaryResponse{Json: text, Taken: timestamppb.Now()}, err
 }
 
-// tellLimited puts a pod that runs, and whose volume has a limit.
-func (n *node) tellLimited(uid string) {
+// putLimited puts a pod that runs and has a volume with a limit.
+func (n *node) putLimited(uid string) {
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: uid, UID: types.UID(uid)}}
 	p.Spec.Volumes = []v1.Volume{{Name: "scratch", VolumeSource: v1.VolumeSource{
 		EmptyDir: &v1.EmptyDirVolumeSource{SizeLimit: new(resource.MustParse("1Mi"))}}}}
@@ -80,9 +80,9 @@ func TestAPodThatExceedsItsStorageIsEvicted(t *testing.T) {
 	n.fill("accused", 1<<19)
 	t.Cleanup(n.Serve(n.cfg.Service.Socket(role.Stats),
 		func(s *grpc.Server) { statsv1.RegisterStatsServiceServer(s, stats) }))
-	n.tellLimited("below")
-	n.tellLimited("accused")
-	n.tellLimited("above")
+	n.putLimited("below")
+	n.putLimited("accused")
+	n.putLimited("above")
 	n.start()
 	proctest.Await(t, patience, "the eviction", func() bool { return len(n.asked()) > 0 })
 	time.Sleep(3 * time.Second)

@@ -195,7 +195,7 @@ func (a *account) bucket(b subject.Bucket, r role.Role, viewed bool) error {
 				readers = append(readers, Viewer)
 			}
 			if len(readers) == 0 {
-				continue // an export to nobody would be one to everybody
+				continue // an export without an importer would be open to all accounts
 			}
 			for _, key := range b.KeysOf(owner) {
 				a.Exports = append(a.Exports, export{Stream: subject.Entry(b.Name, key), Accounts: readers})
@@ -249,7 +249,7 @@ func (a *account) event(e subject.Event, r role.Role, viewed bool) {
 	}
 }
 
-// outbox adds what the account has to do with a subject of the outbox, whose stream is its reader's.
+// outbox adds the account's part in a subject of the outbox. The stream belongs to the reader.
 func (a *account) outbox(e subject.Event, r role.Role) {
 	switch {
 	case e.Owner == r && r != subject.OutboxReader:

@@ -15,7 +15,7 @@ type name struct {
 	owner   role.Role
 }
 
-// words are all subjects of the contract that carry somebody's word.
+// words are all subjects of the contract that carry data of a service.
 func words() []name {
 	var all []name
 	for _, b := range subject.Buckets() {
@@ -221,7 +221,7 @@ func testKeys() Keys {
 	return k
 }
 
-// What crosses from one account to another is what its owner gives, and nothing that carries somebody's word enters
+// What crosses from one account to another is what its owner gives, and nothing that carries data of a service enters
 // an account by a request.
 func TestWhatCrossesAccounts(t *testing.T) {
 	k := testKeys()
@@ -241,7 +241,7 @@ func TestWhatCrossesAccounts(t *testing.T) {
 	for r, a := range all {
 		for _, e := range a.Exports {
 			if len(e.Accounts) == 0 {
-				t.Errorf("%s exports %s%s to everybody", r, e.Stream, e.Service)
+				t.Errorf("%s exports %s%s to all accounts", r, e.Stream, e.Service)
 			}
 			// A service is a way into the account. Lists read, and the outbox's records are signed by their subject.
 			if e.Service != "" && !strings.HasPrefix(e.Service, "$JS.API.DIRECT.GET.KV_") &&
@@ -256,7 +256,7 @@ func TestWhatCrossesAccounts(t *testing.T) {
 			}
 			to := string(r)
 			if i.Service != nil && i.Service.Account == string(r) || i.Stream != nil && i.Stream.Account == string(r) {
-				to = Viewer // nobody imports from itself
+				to = Viewer // no account imports from itself
 			}
 			if !gives(from.Account, from.Subject, to) && !gives(from.Account, from.Subject, Viewer) {
 				t.Errorf("%s imports %s of %s, which does not give it", r, from.Subject, from.Account)

@@ -1,9 +1,9 @@
 // Package protocol passes on what a client says to the NATS server, after a look at who it says that it is.
 //
-// The server takes a CONNECT whenever it comes, and with each of them a client becomes somebody else. So a client may
-// send one, first of all, and the caller judges its nkey. To see a second one, this package has to know where each
-// operation ends, as the server does: it takes only the spelling of the protocol that NATS's clients use, and ends the
-// connection at anything else.
+// The server accepts a CONNECT at any time, and each one changes the identity of the client. So a client may send one,
+// first of all, and the caller judges its nkey. To see a second one, this package has to know where each operation
+// ends, as the server does: it takes only the spelling of the protocol that NATS's clients use, and ends the connection
+// at anything else.
 //
 // Because it knows each operation, the caller can also have a client wait that says more than it should.
 //

@@ -1,8 +1,8 @@
 // Package fuse stops evictions that follow one another faster than the kubelet's could.
 //
-// The kubelet evicts one pod, looks after a second whether it is gone, and reads the signals again. Whoever wants two
-// evictions within that second acts on readings that cannot show what the first has freed: a fault, which would empty
-// the node.
+// The kubelet evicts one pod, looks after a second whether it is gone, and reads the signals again. A second eviction
+// within that second would be based on readings that cannot show what the first has freed. Such a fault would empty the
+// node.
 package fuse
 
 import (

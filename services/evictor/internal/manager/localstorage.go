@@ -112,7 +112,7 @@ func (r *round) violators() (all []violator) {
 	}
 	figures, err := r.Usage.Of(r.look, limited, true)
 	if err != nil {
-		// The readings are counted by stats, and its being down is told by its own reports.
+		// stats counts the readings, and its own reports show when it is down.
 		r.log.Debug("limits of local storage are not all looked at", logkey.Err, err)
 	}
 	rules := r.storageRules(time.Now().Add(-r.LocalStorage.MaxAge))
@@ -128,7 +128,7 @@ func (r *round) violators() (all []violator) {
 	return all
 }
 
-// repeat asks once more for the eviction of one pod, the one whose last request is the oldest, and says whether the pod
+// repeat requests the eviction of one pod once more, the one with the oldest last request, and reports whether the pod
 // has ended by that. A podsync that has restarted knows nothing of a request before. It is the same eviction, so that
 // it is not counted again, and it gives way to a more urgent round.
 func (r *round) repeat(old []violator) bool {
@@ -162,7 +162,7 @@ func (r *round) repeat(old []violator) bool {
 // repeatAfter is how long an eviction is left alone that has not ended its pod.
 const repeatAfter = time.Minute
 
-// requests are when evictions were asked for last, by the UIDs of pods whose end the bus has not shown.
+// requests are the times of the last eviction requests, by the UIDs of pods that have not ended according to the bus.
 type requests map[types.UID]time.Time
 
 // has says that the pod is being evicted, for this evictor or for one before it.

@@ -57,8 +57,8 @@ func (m measured) Of(_ context.Context, p *v1.Pod) (*statsapi.PodStats, error) {
 	return &statsapi.PodStats{VolumeStats: []statsapi.VolumeStats{{Name: "scratch", FsStats: fs}}}, nil
 }
 
-// TestStatsAloneEvictsNobody for a limit: the pod is measured, and podsync is told what of.
-func TestStatsAloneEvictsNobody(t *testing.T) {
+// TestStatsAloneEvictsNoPod for a limit: evictor measures the pod, and passes the figures on to podsync.
+func TestStatsAloneEvictsNoPod(t *testing.T) {
 	m, v := newMachine(t), &volumes{used: map[string]uint64{}}
 	for _, pod := range []string{"innocent", "large", "guilty", "evicting"} {
 		m.add(pod, 0, scratch)
@@ -138,7 +138,7 @@ func TestPodsThatExceedTheirStorageGo(t *testing.T) {
 	}
 }
 
-// Nobody is asked for figures on a node whose pods have no such limits.
+// No figures are requested on a node without such limits.
 func TestStorageWithoutLimitsIsNotLookedAt(t *testing.T) {
 	m, v := newMachine(t), &volumes{}
 	m.add("p", 0, nil)

@@ -110,7 +110,7 @@ type Manager struct {
 	fuse    fuse.Fuse
 	// postponed counts the rounds in a row that ended since space was still being freed. Only the work uses it.
 	postponed int
-	// requests are of pods whose end the bus has not shown. Only the work uses them.
+	// requests are for pods that have not ended according to the bus. Only the work uses them.
 	requests requests
 
 	seen        threshold.Observations

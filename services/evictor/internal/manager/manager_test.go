@@ -280,7 +280,7 @@ func (m *machine) run(o Options, before Adopted, steps ...any) {
 
 var low = map[string]string{"memory.available": "1Gi"}
 
-func TestTheHogGoesAndNobodyElse(t *testing.T) {
+func TestOnlyTheHogGoes(t *testing.T) {
 	m := newMachine(t)
 	m.add("small", gi, nil)
 	m.add("hog", 2*gi, nil)

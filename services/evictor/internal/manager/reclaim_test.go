@@ -11,7 +11,7 @@ import (
 	"github.com/microlet/microlet/services/evictor/internal/threshold"
 )
 
-// sweeper is a node on which images that nobody uses take some of the disk.
+// sweeper is a node on which unused images take some of the disk.
 type sweeper struct {
 	*machine
 	images int64

@@ -26,7 +26,7 @@ type Pressure struct {
 	Last       LastEviction
 }
 
-// report tells the conditions. One of which no configured signal can be read is unknown.
+// report reports the conditions. One of which no configured signal can be read is unknown.
 func (m *Manager) report(now time.Time) {
 	p := Pressure{Last: m.last}
 	for _, c := range signal.Conditions() {

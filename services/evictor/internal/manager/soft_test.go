@@ -58,7 +58,7 @@ func (c calls) Evict(ctx context.Context, e Eviction) (stopped bool, err error) 
 	return c.machine.Evict(ctx, e)
 }
 
-// An evictor that is to end before it has asked podsync has evicted nobody.
+// An evictor that is stopped before it has asked podsync has evicted no pod.
 func TestAnEvictionThatIsNotAskedForDoesNotCount(t *testing.T) {
 	m := newMachine(t)
 	m.free = 0
@@ -118,7 +118,7 @@ func TestPodsGoUntilTheMinimumReclaimIsFree(t *testing.T) {
 	}
 }
 
-// filesystems are a node's whose images or layers are not on the filesystem of the pods.
+// filesystems are those of a node that has its images or layers on another filesystem than the pods.
 type filesystems struct {
 	*machine
 	layout threshold.Layout
@@ -182,7 +182,7 @@ func TestTheLayersFilesystemIsGuarded(t *testing.T) {
 	}
 }
 
-// allocatable is a node whose pods may take 8 GiB together, of which some are left.
+// allocatable is a node on which all pods together may take 8 GiB, with some of it left.
 type allocatable struct{ *machine }
 
 func (a allocatable) Quick() reading.Result {

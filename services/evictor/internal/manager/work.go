@@ -62,7 +62,7 @@ type round struct {
 	seen threshold.Observations
 	lay  threshold.Layout
 	log  *slog.Logger
-	// last is the eviction before this round. asked is told of a new one before it is asked for.
+	// last is the eviction before this round. asked gets each new request before it is sent.
 	last  LastEviction
 	asked chan LastEviction
 	// look ends when a more urgent round waits for this one. An eviction that is under way is not given up for it.
@@ -305,7 +305,7 @@ func (r *round) reclaim(s signal.Signal) bool {
 		call, cancel := context.WithTimeout(r.look, reclaimTimeout)
 		defer cancel()
 		if err := ask(call); err != nil {
-			r.log.Warn("what nobody needs is not all removed", "what", what, logkey.Err, err)
+			r.log.Warn("not all that is unused is removed", "what", what, logkey.Err, err)
 			unfinished = unfinished || errors.Is(err, ErrUnfinished)
 		}
 	}

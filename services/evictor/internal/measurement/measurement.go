@@ -53,7 +53,7 @@ type Runtime interface {
 		...grpc.CallOption) (*runtimeapi.ListContainerStatsResponse, error)
 }
 
-// errPartly is for figures of a pod whose folders were not all walked through. It takes no less than they say.
+// errPartly is for figures of a pod if the walk has not covered all of its folders. It takes no less than they say.
 var errPartly = errors.New("the pod is measured only in part")
 
 // Walk measures folders; see diskusage.Walker. What it returns with an error is what it has seen until then.
@@ -89,7 +89,7 @@ type outcome struct {
 	until   time.Time
 }
 
-// New returns a Measurer of the pods whose folders are there. It measures nothing before Run.
+// New returns a Measurer of the pods that have folders there. It measures nothing before Run.
 func New(layout podfolders.Layout, runtime Runtime, walk Walk) *Measurer {
 	return &Measurer{
 		layout: layout, runtime: runtime, walk: walk,

@@ -13,17 +13,17 @@ const (
 	turn = time.Minute
 	// maxLong is how many of those under way may be long, so that the others never wait for more than a turn.
 	maxLong = maxUnder - 1
-	// keptLong is how long a pod counts as one whose measurement is long.
+	// keptLong is how long a pod counts as one that takes long to measure.
 	keptLong = time.Hour
 	// keptWaiting is how long a pod waits that is not asked for again.
 	keptWaiting = time.Minute
 )
 
 // turns says which pod is measured next: the one that was asked for first, for which there is a place. It belongs to a
-// Measurer, whose lock is held.
+// Measurer. The caller holds the lock.
 type turns struct {
 	waiting []waiter
-	// long are the pods whose last measurement was long, and until when they count as such.
+	// long are the pods that took long to measure last time, and until when they count as such.
 	long map[types.UID]time.Time
 }
 

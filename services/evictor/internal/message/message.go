@@ -94,7 +94,7 @@ func formatOf(name v1.ResourceName) resource.Format {
 	return resource.DecimalSI
 }
 
-// usage is what a container uses of the resource; nil if it is not known, or not told of this resource.
+// usage is how much a container uses of the resource; nil if it is not known, or not measured.
 func usage(low v1.ResourceName, f *statsapi.ContainerStats) *resource.Quantity {
 	switch low {
 	case v1.ResourceEphemeralStorage:

@@ -33,7 +33,7 @@ type Watcher struct {
 	Log    *slog.Logger
 }
 
-// Run watches until ctx ends. A node whose log cannot be read is not watched: that is logged, and no error.
+// Run watches until ctx ends. A node with a log that cannot be read is not watched. That is logged, and is no error.
 func (w *Watcher) Run(ctx context.Context) error {
 	f, err := os.OpenFile(device, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {

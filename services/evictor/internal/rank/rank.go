@@ -54,8 +54,8 @@ func By(s signal.Signal, l threshold.Layout, pods []*v1.Pod, figures Figures) {
 
 // usage compares pods by one resource.
 type usage struct {
-	// exceeds is the resource whose request counts as exceeded; above is the one whose request is subtracted. The
-	// kubelet subtracts the request of ephemeral-storage from inodes too.
+	// exceeds is the resource by which a pod counts as above its requests. above is the resource of the request that is
+	// subtracted from the usage. The kubelet subtracts the request of ephemeral-storage from inodes too.
 	exceeds, above v1.ResourceName
 	of             func(p *v1.Pod, f *statsapi.PodStats) int64
 }

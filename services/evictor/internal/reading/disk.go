@@ -7,7 +7,7 @@ import (
 
 // disk is what a filesystem has.
 type disk struct {
-	// device tells filesystems apart.
+	// device identifies a filesystem.
 	device uint64
 	// capacity and available are bytes; available is what users other than root may take.
 	capacity, available int64

@@ -16,8 +16,8 @@ import (
 	"github.com/microlet/microlet/services/internal/fsusage"
 )
 
-// imagesPeriod is how old the runtime's account of its filesystems may be: it changes when the runtime is configured
-// anew.
+// imagesPeriod is how old the runtime's account of its filesystems may be. The account changes when the runtime gets
+// another configuration.
 const imagesPeriod = 10 * time.Minute
 
 // errNoLimit says that the cgroup of all pods has no limit, so that nothing is allocatable by it. It is no failure.
@@ -61,7 +61,7 @@ type Result struct {
 	Seen threshold.Observations
 	// Failed says why a signal is not in Seen.
 	Failed map[signal.Signal]error
-	// Layout is that of the filesystems; LayoutKnown says that the runtime has told it.
+	// Layout is that of the filesystems; LayoutKnown says that the runtime has reported it.
 	Layout      threshold.Layout
 	LayoutKnown bool
 }
@@ -122,7 +122,7 @@ func (r *Reader) allDisks(ctx context.Context, out *Result) {
 	if time.Since(r.asked) >= imagesPeriod || r.asked.IsZero() {
 		fs, err := r.o.Filesystems(ctx)
 		if err == nil && (fs.Images == "" || fs.Containers == "") {
-			err = errors.New("the runtime does not tell its filesystems")
+			err = errors.New("the runtime does not report its filesystems")
 		}
 		if err == nil {
 			r.runtime, r.asked = fs, time.Now()

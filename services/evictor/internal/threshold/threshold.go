@@ -79,7 +79,7 @@ func (t Threshold) Met(o Observation, reclaim bool) bool {
 // Observations are the signals that could be read.
 type Observations map[signal.Signal]Observation
 
-// Met returns the thresholds that are met, in their order. One whose signal could not be read is not met.
+// Met returns the thresholds that are met, in their order. A threshold is not met if its signal could not be read.
 func Met(all []Threshold, seen Observations, reclaim bool) []Threshold {
 	var met []Threshold
 	for _, t := range all {

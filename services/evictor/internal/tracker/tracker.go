@@ -45,7 +45,7 @@ func (t *Tracker) Adopt(c v1.NodeConditionType, last, now time.Time) {
 }
 
 // Update takes observations in, and returns the thresholds for which pods must go, the most urgent first. A threshold
-// whose signal was not read since the last call of Acted is not among them: nothing is known of what that has brought.
+// is not among them if its signal was not read since the last call of Acted: the effect is not known yet.
 func (t *Tracker) Update(all []threshold.Threshold, seen threshold.Observations, now time.Time) []threshold.Threshold {
 	current := threshold.Met(all, seen, false)
 	for _, u := range threshold.Met(t.unresolved, seen, true) {

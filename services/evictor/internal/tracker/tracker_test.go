@@ -54,7 +54,7 @@ func TestGraceReclaimAndTransition(t *testing.T) {
 		{0, 500, 0, false},
 		{10 * time.Second, 299, 0, true},                   // soft, in its grace period
 		{20 * time.Second, 300, 0, true},                   // over; the condition stays
-		{30 * time.Second, 200, 0, true},                   // the grace period begins anew
+		{30 * time.Second, 200, 0, true},                   // the grace period starts again
 		{80 * time.Second, 200, 0, true},                   // 50 s
 		{90 * time.Second, 200, 1, true},                   // 60 s
 		{91 * time.Second, 99, 2, true},                    // and hard

@@ -28,7 +28,7 @@ const (
 	// Only stats knows what pods have on it, and it gives its last figures after 7 s if the runtime is slow.
 	patience     = 3 * time.Second
 	diskPatience = 8 * time.Second
-	// fresh is how old the figures of stats may be, whose own period is 10 s.
+	// fresh is how old the figures of stats may be. The period of stats is 10 s.
 	fresh = 30 * time.Second
 )
 

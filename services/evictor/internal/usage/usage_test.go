@@ -139,7 +139,7 @@ func TestLateFiguresCountAsNew(t *testing.T) {
 	}
 }
 
-// What cgroups do not tell, stats may.
+// stats may have what cgroups do not show.
 func TestWhatCgroupsDoNotTell(t *testing.T) {
 	broken := tree(t, "kubepods/besteffort/podu-1", "abc")
 	usage := filepath.Join(broken.Mount, "kubepods/besteffort/podu-1/memory.usage_in_bytes")
