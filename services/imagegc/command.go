@@ -21,7 +21,7 @@ func Definition() service.Definition {
 	cfg := DefaultConfig()
 	return service.Define(service.Definition{
 		Role:           role.ImageGC,
-		Short:          "Remove images that nobody uses, and list the node's images",
+		Short:          "Remove unused images, and list the node's images",
 		NeedsKubelet:   true,
 		KubeletFields:  slices.Concat(service.KubeletFields(), KubeletFields()),
 		Bind:           cfg.AddFlags,

@@ -17,7 +17,7 @@ import (
 // Name is under which a plugin serves its policy.
 const Name = "image-retention"
 
-// Handshake tells an image retention plugin from other programs. Its version grows only if the contract breaks.
+// Handshake distinguishes an image retention plugin from other programs. Its version grows only if the contract breaks.
 var Handshake = plugin.HandshakeConfig{
 	ProtocolVersion: 1, MagicCookieKey: "MICROLET_IMAGE_RETENTION_PLUGIN", MagicCookieValue: "5f3b1c2e-retention",
 }
@@ -26,7 +26,7 @@ var Handshake = plugin.HandshakeConfig{
 type Keep func(ctx context.Context, images []*retentionv1.KeepRequest_Image) (ids []string, err error)
 
 // Serve serves imagegc until it ends the process. It is to be called from main, and prints how to use the program when
-// somebody else runs it.
+// it is run by hand.
 func Serve(keep Keep) {
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig: Handshake, GRPCServer: plugin.DefaultGRPCServer,

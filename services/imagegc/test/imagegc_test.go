@@ -166,7 +166,7 @@ func TestListAndRequest(t *testing.T) {
 	}
 }
 
-// While the bus is away nobody knows which images pods need.
+// While the bus is away, it is not known which images pods need.
 func TestWithoutTheBusNothingIsRemoved(t *testing.T) {
 	n := newNode(t)
 	n.StopBus()

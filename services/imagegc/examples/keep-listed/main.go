@@ -1,4 +1,4 @@
-// Command keep-listed is an image retention plugin that keeps the images whose names begin with a line of
+// Command keep-listed is an image retention plugin. It keeps the images with names that begin with a line of
 // /etc/microlet/keep-images, such as registry.example/base/. Empty lines and lines that begin with # have no meaning.
 package main
 

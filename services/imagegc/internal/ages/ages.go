@@ -49,8 +49,8 @@ type Store struct {
 	images map[string]record
 }
 
-// Open reads the file, or begins anew if there is none that can be read. The error is that the node does not say how
-// long it runs.
+// Open reads the file, or starts without ages if no file can be read. The error is that the node does not say how long
+// it runs.
 func Open(o Options) (*Store, error) {
 	boot, err := o.Boot()
 	if err != nil {
@@ -63,7 +63,7 @@ func Open(o Options) (*Store, error) {
 		return s, nil
 	case err != nil:
 		aside, asideErr := setAside(o.Path)
-		o.Log.Warn("ages of images not read; they begin anew", logkey.Path, o.Path, logkey.Err, errors.Join(err, asideErr),
+		o.Log.Warn("ages of images not read; they start again", logkey.Path, o.Path, logkey.Err, errors.Join(err, asideErr),
 			"aside", aside)
 		return s, nil
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/microlet/microlet/services/internal/testing/notregular"
 )
 
-// node is a machine whose time a test sets.
+// node is a machine with a clock that a test sets.
 type node struct {
 	t    *testing.T
 	path string

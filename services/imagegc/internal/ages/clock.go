@@ -29,8 +29,8 @@ func ReadBoot() (Boot, error) {
 	return Boot{ID: strings.TrimSpace(string(id)), Uptime: time.Duration(ts.Nano())}, nil
 }
 
-// maxAway is how long imagegc may have been away in one boot for that time to count: nobody has seen which images were
-// used meanwhile. It is two periods of collection.
+// maxAway is how long imagegc may have been away in one boot for that time to count: imagegc has not seen which images
+// were used meanwhile. It is two periods of collection.
 const maxAway = 10 * time.Minute
 
 // ranFor is how long the node has run since the earlier moment, as far as that is known.

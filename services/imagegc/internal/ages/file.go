@@ -107,7 +107,7 @@ func write(path string, f file) (err error) {
 	return errors.Join(folder.Sync(), folder.Close())
 }
 
-// setAside renames a file that cannot be read, so that somebody can look at it, and returns its new name.
+// setAside renames a file that cannot be read, so that an operator can look at it, and returns its new name.
 func setAside(path string) (string, error) {
 	aside := path + ".unreadable"
 	if err := os.Rename(path, aside); err != nil {

@@ -76,11 +76,11 @@ type Options struct {
 	// HighThresholdPercent and LowThresholdPercent are the use of the file system at which images are removed, and to
 	// which.
 	HighThresholdPercent, LowThresholdPercent int
-	// MinimumAge is how long an image stays however full the disk is. MaximumAge is how long one stays that nobody uses;
-	// 0 is no bound.
+	// MinimumAge is how long an image stays however full the disk is. MaximumAge is how long an unused image stays; 0 is
+	// no bound.
 	MinimumAge, MaximumAge time.Duration
 	// Settling is for how long after the start no image goes because of its age, unless MaximumAge is shorter: pods may
-	// be about to use what nobody has used while the node was down. The kubelet waits for MaximumAge.
+	// soon use what was unused while the node was down. The kubelet waits for MaximumAge.
 	Settling time.Duration
 	Events   Events
 	// Node is what the Events are about.
@@ -96,7 +96,7 @@ type Collector struct {
 	o       Options
 	metrics metrics
 	started time.Time
-	idle    chan struct{} // holds a token while nobody collects
+	idle    chan struct{} // holds a token while no collection runs
 	unsaved bool          // the file of ages could not be written last; only with the token
 }
 
@@ -173,7 +173,7 @@ func (c *Collector) Collect(ctx context.Context) (err error) {
 	return nil
 }
 
-// DeleteUnused removes all images that nobody uses, but for those that are younger than the minimum age.
+// DeleteUnused removes all unused images, except those that are younger than the minimum age.
 func (c *Collector) DeleteUnused(ctx context.Context) (Removed, error) {
 	leave, err := c.enter(ctx)
 	if err != nil {

@@ -31,7 +31,7 @@ type world struct {
 	ages       map[string]ages.Age
 	named      podimages.Names
 	mounted    podimages.Names
-	used       map[string]bool // as Ages was told last
+	used       map[string]bool // as last passed to Ages
 	namedErr   error
 	other      uint64 // bytes of the disk that are no images
 	capacity   uint64
@@ -47,7 +47,7 @@ func newWorld() *world {
 	return &world{ages: map[string]ages.Age{}, named: podimages.Names{}, capacity: 1000, stuck: map[string]error{}}
 }
 
-// add puts an image there that nobody uses, and that was used so long ago.
+// add puts an unused image there that was last used so long ago.
 func (w *world) add(id string, size uint64, unused time.Duration) *runtimeapi.Image {
 	image := &runtimeapi.Image{Id: id, Size: size, RepoTags: []string{"registry.example/" + id + ":1"}}
 	w.images = append(w.images, image)

@@ -177,7 +177,7 @@ func (n *modelNode) live() {
 	case 1:
 		n.reboots++
 		n.boot = ages.Boot{ID: fmt.Sprint(n.reboots)}
-		n.ran = n.saved // nobody knows how long the node ran after that
+		n.ran = n.saved // how long the node ran after that is not known
 		n.restart()
 	case 2, 3:
 		n.detect()

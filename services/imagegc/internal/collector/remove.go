@@ -13,7 +13,7 @@ import (
 	"github.com/microlet/microlet/services/internal/logkey"
 )
 
-// removeOld removes the images that nobody has used for the maximum age, and returns the others.
+// removeOld removes the images that were unused for the maximum age, and returns the others.
 func (c *Collector) removeOld(ctx context.Context, candidates []candidate) (others []candidate, err error) {
 	settling := time.Since(c.started) < min(c.o.Settling, c.o.MaximumAge)
 	if settling || !slices.ContainsFunc(candidates, c.isOlder) {
@@ -90,7 +90,7 @@ func (c *Collector) withoutKept(ctx context.Context, candidates []candidate) ([]
 	return slices.DeleteFunc(slices.Clone(candidates), func(one candidate) bool { return kept[one.image.GetId()] }), nil
 }
 
-// remove removes an image unless a pod names it. The pods are read anew for each: one may have been admitted since the
+// remove removes an image unless a pod names it. The pods are read again for each: one may have been admitted since the
 // collection began.
 func (c *Collector) remove(ctx context.Context, one candidate, reason string) (removed bool, err error) {
 	if err := ctx.Err(); err != nil {

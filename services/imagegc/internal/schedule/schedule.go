@@ -20,7 +20,7 @@ type Task struct {
 }
 
 // Run starts each task at once and then at its period, until ctx ends. turned is called as the loop turns. It waits for
-// the tasks that run, whose context has ended.
+// the running tasks. Their context has ended.
 func Run(ctx context.Context, turned func(), tasks ...*Task) error {
 	var all sync.WaitGroup
 	defer all.Wait()
