@@ -45,7 +45,7 @@ func (d *dialer) Dial(_, _ string) (net.Conn, error) {
 		_ = conn.Close()
 		return nil, err
 	}
-	return &inbound{Conn: conn}, nil
+	return newInbound(conn), nil
 }
 
 func (d *dialer) check(conn *net.UnixConn) error {

@@ -2,9 +2,12 @@ package bus
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"net"
+
+	"golang.org/x/time/rate"
 
 	"github.com/microlet/microlet/proto/subject"
 )
@@ -16,6 +19,10 @@ const (
 	maxHeader = 4 << 10
 	// maxSizeDigits is that of the size of a message.
 	maxSizeDigits = 9
+	// inboundRate is how much a client reads in a second, and inboundBurst at once: all pods and their statuses, as their
+	// buckets may be. What it has read and not worked on yet waits in its memory.
+	inboundRate  = 64 << 20
+	inboundBurst = 512 << 20
 )
 
 // errInbound is wrapped by what is wrong with what the bus has said.
@@ -28,8 +35,13 @@ var errInbound = errors.New("the bus says what it never says")
 // https://docs.nats.io/reference/reference-protocols/nats-protocol
 type inbound struct {
 	net.Conn
+	pace *rate.Limiter
 	line []byte // the beginning of one that has not ended
 	skip int    // of a message, with the end of its line
+}
+
+func newInbound(conn net.Conn) *inbound {
+	return &inbound{Conn: conn, pace: rate.NewLimiter(inboundRate, inboundBurst)}
 }
 
 // Read reads what the bus says. It ends the connection before anything else is read of it.
@@ -38,6 +50,7 @@ func (c *inbound) Read(p []byte) (int, error) {
 	if wrong := c.scan(p[:n]); wrong != nil {
 		return 0, errors.Join(fmt.Errorf("%w: %w", errInbound, wrong), c.Close())
 	}
+	_ = c.pace.WaitN(context.Background(), n) // it fails for more than the burst alone
 	return n, err
 }
 

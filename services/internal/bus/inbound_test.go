@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 	"time"
 
 	"github.com/microlet/microlet/proto/role"
@@ -54,7 +55,7 @@ func TestWhatTheBusMaySay(t *testing.T) {
 			for _, from := range []io.Reader{
 				strings.NewReader(test.says), iotest.OneByteReader(strings.NewReader(test.says)),
 			} {
-				heard, err := io.ReadAll(&inbound{Conn: said{Reader: from}})
+				heard, err := io.ReadAll(newInbound(said{Reader: from}))
 				switch {
 				case test.want == "" && (err != nil || string(heard) != test.says):
 					t.Errorf("heard %.64q, %v", heard, err)
@@ -64,6 +65,24 @@ func TestWhatTheBusMaySay(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestABusThatSpeaksWithoutEnd is read no faster than all that a bus has to say could have to be worked on.
+func TestABusThatSpeaksWithoutEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		message := fmt.Sprintf("MSG a 1 %d\r\n%s\r\n", 1<<20, strings.Repeat("x", 1<<20))
+		var says []io.Reader
+		for range (inboundBurst + 2*inboundRate) / len(message) {
+			says = append(says, strings.NewReader(message))
+		}
+		began := time.Now()
+		if _, err := io.Copy(io.Discard, newInbound(said{Reader: io.MultiReader(says...)})); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took < time.Second {
+			t.Errorf("%d bytes are read within %v", len(says)*len(message), took)
+		}
+	})
 }
 
 // TestABusThatNamesAnySize ends the connection, and not the process.
