@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
 	grpcstats "google.golang.org/grpc/stats"
@@ -26,12 +27,23 @@ const (
 	streamsAtOnce = 4 // of events: one, and those of predecessors that do not end
 )
 
+// How many lists a role has in a second, and at once. pleg has two, and nodeapi one for each command or log. A list of
+// all containers has the runtime and podsync compute for some milliseconds.
+const (
+	listsASecond = 100
+	listsBurst   = 200
+)
+
 // places are those of one role.
-type places struct{ lists, calls, streams chan struct{} }
+type places struct {
+	lists, calls, streams chan struct{}
+	pace                  *rate.Limiter // of lists
+}
 
 func newPlaces() places {
 	return places{
 		make(chan struct{}, listsAtOnce), make(chan struct{}, callsAtOnce), make(chan struct{}, streamsAtOnce),
+		rate.NewLimiter(listsASecond, listsBurst),
 	}
 }
 
@@ -54,6 +66,12 @@ func (g *Gateway) enter(ctx context.Context, r role.Role, method string) (leave 
 	place := g.places[r].of(method)
 	if place == nil {
 		return func() {}, nil
+	}
+	if place == g.places[r].lists {
+		if err := g.places[r].pace.Wait(ctx); err != nil {
+			return nil, status.Errorf(codes.ResourceExhausted, "role %s asks for more than %d lists a second: %v", r,
+				listsASecond, err)
+		}
 	}
 	select {
 	case place <- struct{}{}:

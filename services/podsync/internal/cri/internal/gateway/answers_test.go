@@ -97,6 +97,25 @@ func TestAnswersThatAreNotRead(t *testing.T) {
 	}
 }
 
+// TestManyListsOneAfterTheOther: who asks without end has the runtime make so many lists, and takes nothing of another
+// role.
+func TestManyListsOneAfterTheOther(t *testing.T) {
+	b := newBench(t, anyone)
+	const more = listsASecond / 4
+	began := time.Now()
+	for range listsBurst + more {
+		if !asks(t, b, role.PLEG, time.Minute) {
+			t.Fatal("a list is not answered")
+		}
+	}
+	if took := time.Since(began); took < more*time.Second/listsASecond {
+		t.Errorf("%d lists take %v", listsBurst+more, took)
+	}
+	if !asks(t, b, role.Stats, time.Minute) {
+		t.Error("another role waits")
+	}
+}
+
 // TestAnswersOfAConnectionThatEnds: what a caller has not read gives its place back when its connection ends.
 func TestAnswersOfAConnectionThatEnds(t *testing.T) {
 	b := newBench(t, anyone)
