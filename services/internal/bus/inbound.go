@@ -20,9 +20,12 @@ const (
 	// maxSizeDigits is that of the size of a message.
 	maxSizeDigits = 9
 	// inboundRate is how much a client reads in a second, and inboundBurst at once: all pods and their statuses, as their
-	// buckets may be. What it has read and not worked on yet waits in its memory.
+	// buckets may be. What it has read and not worked on yet waits in its memory. A line counts as lineCost beside its
+	// message, and an error of the bus as errorCost: nats.go keeps any number of errors for the log.
 	inboundRate  = 64 << 20
 	inboundBurst = 512 << 20
+	lineCost     = 4 << 10
+	errorCost    = 1 << 20
 )
 
 // errInbound is wrapped by what is wrong with what the bus has said.
@@ -38,6 +41,7 @@ type inbound struct {
 	pace *rate.Limiter
 	line []byte // the beginning of one that has not ended
 	skip int    // of a message, with the end of its line
+	cost int    // of what was read, beside its bytes, and not waited for yet
 }
 
 func newInbound(conn net.Conn) *inbound {
@@ -50,7 +54,8 @@ func (c *inbound) Read(p []byte) (int, error) {
 	if wrong := c.scan(p[:n]); wrong != nil {
 		return 0, errors.Join(fmt.Errorf("%w: %w", errInbound, wrong), c.Close())
 	}
-	_ = c.pace.WaitN(context.Background(), n) // it fails for more than the burst alone
+	_ = c.pace.WaitN(context.Background(), min(n+c.cost, inboundBurst)) // it fails for more than the burst alone
+	c.cost = 0
 	return n, err
 }
 
@@ -59,8 +64,8 @@ func (c *inbound) scan(p []byte) error {
 		if c.skip > 0 {
 			n := min(c.skip, len(p))
 			// The parser of nats.go looks for the end of the line behind a message.
-			for i := range n {
-				if left := c.skip - i; left <= 2 && p[i] != "\n\r"[left-1] {
+			for i := max(0, c.skip-2); i < n; i++ {
+				if p[i] != "\n\r"[c.skip-i-1] {
 					return errors.New("a message that is longer than its size")
 				}
 			}
@@ -79,6 +84,9 @@ func (c *inbound) scan(p []byte) error {
 			size, err := messageSize(c.line)
 			if err != nil {
 				return err
+			}
+			if c.cost += lineCost; bytes.HasPrefix(c.line, []byte("-ERR")) {
+				c.cost += errorCost
 			}
 			c.line, c.skip = c.line[:0], size
 		}
