@@ -5,8 +5,10 @@ import (
 	"errors"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -65,6 +67,10 @@ type worker struct {
 	// restarting are the containers, by ID, that the sync stops to start them again.
 	restarting map[string]bool
 
+	// pace bounds how often others wake the worker, and waking says that a wake is put off.
+	pace   *rate.Limiter
+	waking atomic.Bool
+
 	// What follows belongs to run's goroutine, which alone writes it.
 	phase   phase
 	history history
@@ -109,7 +115,7 @@ func newWorker(p *v1.Pod, source podsyncv1.PodSource, deps *Deps, metrics *Metri
 	return &worker{
 		uid: p.UID, source: source, pod: p, wanted: wanted, deps: deps, metrics: metrics,
 		woken: make(chan struct{}, 1), notices: newNotices(), stopped: make(chan struct{}),
-		stale: make(chan struct{}, 1), mounting: make(chan struct{}, 1),
+		stale: make(chan struct{}, 1), mounting: make(chan struct{}, 1), pace: rate.NewLimiter(wakeRate, wakeBurst),
 		standing: Standing{Phase: syncing.String(), Syncing: true},
 		stops:    map[string]*stopping{}, stoppedSandboxes: map[string]bool{}, pulls: map[string]*pull[startImages]{},
 		volumePulls: map[string]*pull[*runtimeapi.ImageSpec]{},
@@ -183,6 +189,28 @@ func (w *worker) wake() {
 	case w.woken <- struct{}{}:
 	default:
 	}
+}
+
+// A worker that others wake more often is woken later: pleg and the prober may do so as often as they like. The start of
+// a pod of many containers wakes it dozens of times.
+const (
+	wakeRate  = 10 // a second
+	wakeBurst = 50
+)
+
+// wakeByOthers wakes the worker for those who may call without end. Calls that come too often become one.
+func (w *worker) wakeByOthers() {
+	if w.pace.Allow() {
+		w.wake()
+		return
+	}
+	if w.waking.Swap(true) {
+		return
+	}
+	time.AfterFunc(time.Second/wakeRate, func() {
+		w.waking.Store(false) // first, so that a call from now on wakes it again
+		w.wake()
+	})
 }
 
 // run looks after the pod until nothing of it is left, or it is to be restarted (true), or ctx ends (false).

@@ -6,7 +6,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -76,4 +78,43 @@ func TestCallsThatWakeAllAreMerged(t *testing.T) {
 			t.Errorf("%v wake-ups after two calls, of which %v were between them", got, early)
 		}
 	})
+}
+
+// Whoever wakes a worker without end has it sync some times a second, and once more after the last call.
+func TestWakesWithoutEnd(t *testing.T) {
+	for name, wake := range map[string]func(*Workers){
+		"pleg":   func(w *Workers) { w.Wake("a", "pleg") },
+		"prober": func(w *Workers) { w.Probed("a") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := startNode(t)
+				n.apply(testPod("a"))
+				n.wait(10 * time.Second)
+				syncs := func() int {
+					var m dto.Metric
+					if err := n.workers.metrics.syncs.WithLabelValues(syncing.String()).(prometheus.Metric).Write(&m); err != nil {
+						t.Fatal(err)
+					}
+					return int(m.GetHistogram().GetSampleCount())
+				}
+				before := syncs()
+				const seconds = 10
+				for range 1000 * seconds {
+					wake(n.workers)
+					n.wait(time.Millisecond)
+				}
+				if got := syncs() - before; got > wakeBurst+2*wakeRate*seconds || got < wakeRate*seconds {
+					t.Errorf("%d syncs within %d s", got, seconds)
+				}
+				n.wait(time.Second)
+				before = syncs()
+				wake(n.workers)
+				n.wait(time.Second)
+				if got := syncs() - before; got != 1 {
+					t.Errorf("%d syncs for one call", got)
+				}
+			})
+		})
+	}
 }
