@@ -14,8 +14,8 @@ const (
 	// standardBurst is how many lines of package log may come at once, and standardPeriod the time for each further one.
 	standardBurst  = 10
 	standardPeriod = time.Second
-	// maxStandard bounds a line, in bytes.
-	maxStandard = 1 << 10
+	// maxStandard bounds a line, in bytes. net/http's of a handler that panics has a stack.
+	maxStandard = 8 << 10
 )
 
 // standardLog takes the lines that libraries write with package log. Some of them are about what others send: net/http
