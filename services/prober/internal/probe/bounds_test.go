@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -36,9 +37,9 @@ func lines(n int) map[string]string {
 // after it.
 func TestHeadersOfAProbeAreBounded(t *testing.T) {
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		n, prefix := 12, "" // 48 KiB
+		n, prefix := 3, "" // 12 KiB
 		if strings.HasSuffix(r.URL.Path, "many") {
-			n = 32
+			n = 8
 		}
 		if strings.HasPrefix(r.URL.Path, "/after") {
 			prefix = http.TrailerPrefix
@@ -95,7 +96,7 @@ func TestHeadersOfAProbeAreBounded(t *testing.T) {
 		target := get(t, server.url+"/after/many")
 		target.Probe.HTTPGet.Protocol, target.Probe.TimeoutSeconds = server.protocol, 10
 		if got, err := prober().Probe(t.Context(), target); err == nil {
-			t.Errorf("%s: %v with 128 KiB of headers after the body", name, got.Outcome)
+			t.Errorf("%s: %v with 32 KiB of headers after the body", name, got.Outcome)
 		}
 	}
 }
@@ -107,10 +108,10 @@ func TestMetadataIsBounded(t *testing.T) {
 		n    int
 		want Outcome
 	}{
-		"few":        {grpc.SetHeader, 12, Success},
-		"many":       {grpc.SetHeader, 32, Failure},
-		"few after":  {grpc.SetTrailer, 12, Success},
-		"many after": {grpc.SetTrailer, 32, Failure},
+		"few":        {grpc.SetHeader, 3, Success},
+		"many":       {grpc.SetHeader, 8, Failure},
+		"few after":  {grpc.SetTrailer, 3, Success},
+		"many after": {grpc.SetTrailer, 8, Failure},
 	} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -153,7 +154,7 @@ func TestHeadersThatGoOnTakeNoMemory(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	got, err := prober().Probe(t.Context(), target)
 	runtime.ReadMemStats(&after)
-	if err != nil || got.Outcome != Failure || !strings.Contains(got.Output, "headers exceeded 65536 bytes") {
+	if err != nil || got.Outcome != Failure || !strings.Contains(got.Output, "headers exceeded 16384 bytes") {
 		t.Errorf("%v %.200q, %v", got.Outcome, got.Output, err)
 	}
 	if allocated := after.TotalAlloc - before.TotalAlloc; allocated > 8<<20 {
@@ -259,5 +260,50 @@ func TestFewConnectionsLinger(t *testing.T) {
 	}
 	if took := time.Since(began); took > time.Second/2 {
 		t.Errorf("a connection lingers for %v beside %d others", took, maxLingering)
+	}
+}
+
+// TestWaitingProbesTakeLittleMemory however short the headers are of an answer whose end does not come.
+func TestWaitingProbesTakeLittleMemory(t *testing.T) {
+	const probes, most = 32, 512 << 10
+	var head []byte
+	for i := 0; len(head) < maxHeader-200; i++ {
+		head = fmt.Appendf(head, "%s:\n", strconv.FormatInt(int64(i), 36))
+	}
+	sent := make(chan struct{}, probes)
+	address := serve(t, func(c net.Conn) {
+		_, _ = http.ReadRequest(bufio.NewReader(c))
+		_, _ = c.Write(append([]byte("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n"), head...))
+		_, _ = c.Write([]byte("\r\nbody")) // of which the rest does not come
+		sent <- struct{}{}
+		_, _ = c.Read(make([]byte, 1))
+	})
+	target := get(t, address)
+	target.Probe.TimeoutSeconds = 60
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{}, probes)
+	p := prober()
+	heap := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	for range probes {
+		go func() {
+			_, _ = p.Probe(ctx, target)
+			ended <- struct{}{}
+		}()
+	}
+	for range probes {
+		<-sent
+	}
+	if got := int64(heap()-before) / probes; got > most {
+		t.Errorf("a probe that waits takes %d KiB", got>>10)
+	}
+	cancel()
+	for range probes {
+		<-ended
 	}
 }

@@ -33,8 +33,8 @@ func newHTTPClients() httpClients {
 			ForceAttemptHTTP2:  true,
 
 			MaxResponseHeaderBytes: maxHeader,
-			// What a server sends over HTTP/2 before it is read.
-			HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: maxHeader, MaxReceiveBufferPerConnection: maxHeader},
+			// What a server sends over HTTP/2 before it is read. It is the least that may be said.
+			HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: 64 << 10, MaxReceiveBufferPerConnection: 64 << 10},
 		}
 	}
 	h2c := transport()

@@ -18,9 +18,9 @@ import (
 const (
 	// maxOutput bounds what is kept of an answer, as in the kubelet.
 	maxOutput = 10 << 10
-	// maxHeader bounds the headers of an answer. The kubelet takes 10 MiB, which become sixteen times as much in memory
-	// when the lines are short.
-	maxHeader = 64 << 10
+	// maxHeader bounds the headers of an answer. They take sixteen times as much memory when the lines are short, for as
+	// long as the probe may wait, and a node has thousands of probes. The kubelet takes 10 MiB, and many clients 8 KiB.
+	maxHeader = 16 << 10
 	// userAgent is the kubelet's of the version that this stands in for: servers filter on it.
 	userAgent = "kube-probe/" + kubeversion.MajorMinor
 )

@@ -204,7 +204,7 @@ func TestHostileTargets(t *testing.T) {
 					return
 				}
 			}
-		}, Failure, "server response headers exceeded 65536 bytes"},
+		}, Failure, "server response headers exceeded 16384 bytes"},
 		"resets": {func(c net.Conn) {
 			if tcp, ok := c.(*net.TCPConn); ok {
 				_ = tcp.SetLinger(0)

@@ -21,9 +21,9 @@ const (
 	userAgent = "kube-lifecycle/" + kubeversion.MajorMinor
 	// maxBody is how much of an answer is read: as much as a friendly server sends.
 	maxBody = 10 << 10
-	// maxHeader bounds the headers of an answer. The kubelet takes 10 MiB, which become sixteen times as much in memory
-	// when the lines are short.
-	maxHeader = 64 << 10
+	// maxHeader bounds the headers of an answer, which take sixteen times as much memory when the lines are short. The
+	// kubelet takes 10 MiB, and many clients 8 KiB.
+	maxHeader = 16 << 10
 	// plainAnswer is what net/http says of a server that answers HTTPS with HTTP.
 	plainAnswer = "server gave HTTP response to HTTPS client"
 
