@@ -54,8 +54,13 @@ func (t answers) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // checkRedirect refuses the redirects after which http.Client sends a GET in place of another request: the answer to it
-// is an object, and nothing was written or deleted.
+// is an object, and nothing was written or deleted. It refuses those that lead from HTTPS to HTTP, too: anybody on the
+// way could read the token there and answer for the API server.
 func checkRedirect(r *http.Request, answer *http.Response) error {
+	to := answer.Header.Get("Location")
+	if next, err := answer.Location(); err == nil && r.URL.Scheme == "https" && next.Scheme != "https" {
+		return fmt.Errorf("the server of the kubeconfig redirects to %q, which is not HTTPS", to)
+	}
 	switch answer.StatusCode {
 	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther:
 	default:
@@ -65,7 +70,7 @@ func checkRedirect(r *http.Request, answer *http.Response) error {
 		return nil
 	}
 	return fmt.Errorf("the server of the kubeconfig redirects a %s to %q (%s): name that server in the kubeconfig",
-		r.Method, answer.Header.Get("Location"), answer.Status)
+		r.Method, to, answer.Status)
 }
 
 // errNoObject is in errors about answers that are not the API server's.

@@ -2,6 +2,7 @@ package clientcert
 
 import (
 	"context"
+	"encoding/pem"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -137,5 +138,44 @@ func TestARefusalWithoutAnEnd(t *testing.T) {
 	_, err := client.CoreV1().Pods("ns").Get(ctx, "web", metav1.GetOptions{})
 	if err == nil || ctx.Err() != nil {
 		t.Errorf("%v, %v", err, ctx.Err())
+	}
+}
+
+// TestARedirectStaysWithHTTPS has a server send a client on to one that says nothing of who it is.
+func TestARedirectStaysWithHTTPS(t *testing.T) {
+	const list = `{"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": []}`
+	answer := func(w http.ResponseWriter, r *http.Request) {
+		if token := r.Header.Get("Authorization"); r.TLS == nil && token != "" {
+			t.Errorf("a server without TLS is sent %q", token)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, list)
+	}
+	plain := httptest.NewServer(http.HandlerFunc(answer))
+	defer plain.Close()
+	for to, want := range map[string]bool{plain.URL: false, "": true} {
+		server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/there" {
+				answer(w, r)
+				return
+			}
+			http.Redirect(w, r, to+"/there", http.StatusTemporaryRedirect)
+		}))
+		defer server.Close()
+		path := filepath.Join(t.TempDir(), "kubeconfig")
+		ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+		writeKubeconfig(t, path, &clientcmdapi.Cluster{Server: server.URL, CertificateAuthorityData: ca},
+			&clientcmdapi.AuthInfo{Token: "secret"})
+		config, err := Config(path, "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		client, err := kubernetes.NewForConfig(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := client.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{}); (err == nil) != want {
+			t.Errorf("a redirect to %q: %v", to, err)
+		}
 	}
 }
