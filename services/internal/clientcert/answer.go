@@ -54,8 +54,8 @@ func (t answers) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // checkRedirect refuses the redirects after which http.Client sends a GET in place of another request: the answer to it
-// is an object, and nothing was written or deleted. It refuses those that lead from HTTPS to HTTP, too: anybody on the
-// way could read the token there and answer for the API server.
+// is an object, and nothing was written or deleted. It refuses those that lead from HTTPS to HTTP, too: the token
+// can be read there, and the answer can be any server's on the way.
 func checkRedirect(r *http.Request, answer *http.Response) error {
 	to := answer.Header.Get("Location")
 	if next, err := answer.Location(); err == nil && r.URL.Scheme == "https" && next.Scheme != "https" {

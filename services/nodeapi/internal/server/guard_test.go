@@ -355,3 +355,34 @@ func TestPortsDoNotShareTheirPlaces(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestBodiesKeepNoPlaces of a port without authentication. A caller who announces bodies and sends none would have the
+// monitor of the node's health refused.
+func TestBodiesKeepNoPlaces(t *testing.T) {
+	n := newNode(t, nil)
+	s := httptest.NewServer(n.Healthz())
+	defer s.Close()
+	for range n.options.MaxRequests {
+		c, err := net.Dial("tcp", s.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := fmt.Fprint(c, "GET /healthz/ping HTTP/1.1\r\nHost: n\r\nContent-Length: 9\r\n"+
+			"Expect: 100-continue\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		// The server goes on when it reads the body.
+		if _, err := io.ReadFull(c, make([]byte, len("HTTP/1.1 100 Continue"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	answer, err := s.Client().Get(s.URL + "/healthz/ping")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		t.Errorf("another caller: %d, want 200", answer.StatusCode)
+	}
+}

@@ -217,13 +217,17 @@ func (s *Server) handler(routes []route, c Checker, serverType string) http.Hand
 			http.Error(w, "Method Not Allowed", http.StatusMethodNotAllowed)
 			return
 		}
+		// Without authentication, a body that does not come keeps no place from other callers of the address.
+		if c == nil && !takeBody(w, req) {
+			return
+		}
 		release, free := of[r.cost].take(r.owner(req), req)
 		if !free {
 			s.refuseBusy(w, r.cost.String())
 			return
 		}
 		defer release()
-		if r.cost != stream && !takeBody(w, req) {
+		if c != nil && r.cost != stream && !takeBody(w, req) {
 			return
 		}
 		served.ServeHTTP(w, req)
