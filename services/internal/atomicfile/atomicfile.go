@@ -20,7 +20,7 @@ type Attributes struct {
 }
 
 // Write makes the file at path hold data. The folder must be one in which only who is trusted may make files. A process
-// that is killed meanwhile leaves a file there whose name begins with ".new-".
+// that is killed meanwhile leaves a file there, with a name that begins with ".new-".
 func Write(path string, data []byte, a Attributes) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".new-*") // mode 0600
 	if err != nil {

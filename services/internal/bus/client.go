@@ -30,7 +30,7 @@ const (
 	// A bus that is stopped keeps its sockets open; two unanswered pings show that.
 	pingInterval = 2 * time.Second
 	maxPings     = 2
-	// writeTimeout bounds a write to a stopped bus whose socket buffer is full.
+	// writeTimeout bounds a write to a stopped bus with a full socket buffer.
 	writeTimeout = 5 * time.Second
 	closeTimeout = 500 * time.Millisecond
 )
@@ -294,8 +294,8 @@ func (c *Client) current() *session {
 // Connected reports whether there is a connection to the bus now.
 func (c *Client) Connected() bool { return c.current() != nil }
 
-// ServerID names the process of the bus that there is a connection to; "" while there is none. A bus that was
-// started anew has another.
+// ServerID names the process of the bus that there is a connection to; "" while there is none. A restarted bus has
+// another.
 func (c *Client) ServerID() string {
 	s := c.current()
 	if s == nil {
@@ -316,9 +316,9 @@ func (c *Client) OnConnect(f func()) {
 	}
 }
 
-// Publish sends a hint: nothing remembers it, and nobody need be listening. It returns
-// ErrNotConnected while the bus is away. A subject that the service may not publish is reported later,
-// in the log and in the metric microlet_bus_denied_total, since the bus answers nothing to a hint.
+// Publish sends a hint: nothing stores it, and it needs no listener. It returns ErrNotConnected while the bus is away.
+// A subject that the service may not publish is reported later, in the log and in the metric microlet_bus_denied_total,
+// since the bus answers nothing to a hint.
 func (c *Client) Publish(subj string, m proto.Message) error {
 	data, err := proto.Marshal(m)
 	if err != nil {

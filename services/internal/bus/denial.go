@@ -55,7 +55,7 @@ func (c *Client) asyncError(_ *nats.Conn, sub *nats.Subscription, err error) {
 	}
 }
 
-// deniedPut tells a key's writer that repeating is in vain.
+// deniedPut reports to a key's writer that repeating is in vain.
 func (c *Client) deniedPut(subj string) {
 	bucket, key, ok := subject.ParseEntry(subj)
 	if !ok {

@@ -22,7 +22,7 @@ const busURL = "nats://bus"
 const strangerLogPeriod = 10 * time.Second
 
 // dialer connects to the bus's unix socket, and hands over the connection only if the bus, or root, is at its other
-// end: whoever else answers there would be believed in everything.
+// end: the service would believe everything from another process there.
 type dialer struct {
 	socket    string
 	rules     peer.Rules

@@ -7,7 +7,8 @@
 //   - A put counts as written when JetStream has acknowledged it. Until then the client repeats it.
 //   - After each reconnect, every watch starts again. It subscribes before it reads the bucket, so it misses no
 //     change. It uses no consumer in the server.
-//   - A view drops a key whose delete was lost after its writer has put all of its keys; see Writer.Complete.
+//   - If the delete of a key was lost, a view drops the key after its writer has put all of its keys; see
+//     Writer.Complete.
 //   - A watch that misses changes is detected by comparison with the bucket and is restarted.
 //   - An operation that the bus denies is logged as an error and counted.
 package bus

@@ -68,7 +68,7 @@ func added(m *nats.Msg, name string) string {
 	return values[len(values)-1]
 }
 
-// parseEntry reads a key's message, whose subject is subj.
+// parseEntry reads a key's message; subj is its subject.
 func parseEntry(subj string, m *nats.Msg) (entry, error) {
 	_, key, ok := subject.ParseEntry(subj)
 	if !ok {
@@ -131,7 +131,7 @@ func (l *listing) begin() error {
 	return l.request()
 }
 
-// owner is whose entries are being read.
+// owner is the owner of the entries that are being read.
 func (l *listing) owner() role.Role { return l.parts[l.at].owner }
 
 // request asks for the next page.
@@ -175,7 +175,7 @@ func (l *listing) take(m *nats.Msg) (subj string, done bool, err error) {
 	case "404":
 		return l.finishPart()
 	default:
-		// An owner that has harmed its own part harms nobody else's. It is asked again with the next listing.
+		// An owner that has harmed its own part harms no other part. It is asked again with the next listing.
 		l.failed = fmt.Errorf("list %s of %s: the bus answers %s %s", l.bucket, l.owner(), status,
 			m.Header.Get(headerReason))
 		l.failures++

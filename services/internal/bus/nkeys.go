@@ -28,10 +28,10 @@ func ViewerSeedFile(dir string) string { return filepath.Join(dir, viewer+".seed
 func ViewerPublicFile(dir string) string { return filepath.Join(dir, viewer+".pub") }
 
 // GenerateNKeys writes a key pair for each identity below dir: the seed, which only the identity's UID may read, and
-// the public key, which the bus reads. The viewer's pair, whose seed is the caller's own, is with them. A pair that is
+// the public key, which the bus reads. The viewer's pair is with them. Its seed is the caller's own. A pair that is
 // there and valid is kept, with its owner put right, so that a restart of the supervisor does not lock its children
-// out. A key that several identities have is nobody's: who wrote another's seed into its own file is unknown, so
-// that each of them gets a new pair.
+// out. A key that several identities have is invalid: it is unknown which of them wrote the seed of another into its
+// own file, so each of them gets a new pair.
 //
 // As another user than root it cannot give files away: it then writes them as its own, and fails only
 // if an identity of another UID is asked for while it is root.

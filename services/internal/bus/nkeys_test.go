@@ -157,7 +157,7 @@ func TestSeedThatServicesShare(t *testing.T) {
 	if err := GenerateNKeys(dir, ids); err != nil {
 		t.Fatal(err)
 	}
-	owners := map[string]string{known: "whoever knew it"}
+	owners := map[string]string{known: "first owner"}
 	for seed, file := range map[string]string{
 		SeedFile(dir, role.PLEG): PublicFile(dir, role.PLEG), SeedFile(dir, role.Prober): PublicFile(dir, role.Prober),
 		SeedFile(dir, role.NodeAPI): PublicFile(dir, role.NodeAPI), ViewerSeedFile(dir): ViewerPublicFile(dir),
@@ -176,7 +176,7 @@ func TestSeedThatServicesShare(t *testing.T) {
 		}
 	}
 	if got := public(PublicFile(dir, role.NodeAPI)); got != kept {
-		t.Error("a key that nobody shared was replaced")
+		t.Error("a key that was not shared was replaced")
 	}
 }
 

@@ -28,8 +28,8 @@ type Options struct {
 	SeedFile string
 	// Role of the service.
 	Role role.Role
-	// Replica tells replicas of a service apart; "0" when empty. It must be the same after a restart,
-	// or the entries of the life before are nobody's.
+	// Replica identifies a replica of the service; "0" when empty. It must be the same after a restart, or the entries of
+	// the life before have no owner.
 	Replica string
 	// InProcess is the bus itself when it lives in this process; nil connects to Socket.
 	InProcess nats.InProcessConnProvider
@@ -70,8 +70,8 @@ func (o *Options) complete() error {
 // reads it too.
 const maxSeed = 512
 
-// readSeed returns the key pair in a user's seed file. It waits for nobody: a service may hold a lease of its file, to
-// which the kernel has others come after 45 s only.
+// readSeed returns the key pair in a user's seed file. It never waits: a service may hold a lease of its file, and the
+// kernel then blocks others for 45 s.
 func readSeed(path string) (nkeys.KeyPair, error) {
 	f, err := regularfile.Open(path)
 	if err != nil {

@@ -107,7 +107,7 @@ func (r *Record) Done(ctx context.Context) error {
 	return nil
 }
 
-// Keep tells the bus that the record is still worked on. Call it every few seconds.
+// Keep reports to the bus that the record is still being processed. Call it every few seconds.
 func (r *Record) Keep() error {
 	s := r.c.current()
 	if s == nil {

@@ -100,8 +100,8 @@ func (v *View[M]) Received(key string) time.Time {
 }
 
 // Age is how long key has not been put while this view could have heard it: the time during which the
-// bus was away does not count, and after its return the count begins anew. It is zero while the view is
-// not in sync; ok is false when there is no such key.
+// bus was away does not count, and after its return the count starts again. It is zero while the view is not in sync;
+// ok is false when there is no such key.
 func (v *View[M]) Age(key string) (age time.Duration, ok bool) {
 	v.s.mu.RLock()
 	defer v.s.mu.RUnlock()

@@ -100,7 +100,7 @@ func TestViewKeepsWhatIsNewest(t *testing.T) {
 		"a delete":                {[]entry{put(a, 1, 1, k, "x"), del(a, 1, 2, k)}, map[string]string{}},
 		"a delete that is late":   {[]entry{put(a, 1, 3, k, "x"), del(a, 1, 2, k)}, map[string]string{k: "x"}},
 		"a stale key at the mark": {[]entry{put(a, 1, 1, k, "x"), mark(a, 2)}, map[string]string{}},
-		"not stale: put anew": {[]entry{put(a, 1, 1, k, "x"), put(a, 2, 1, k, "x"), mark(a, 2)}, map[string]string{
+		"not stale: put again": {[]entry{put(a, 1, 1, k, "x"), put(a, 2, 1, k, "x"), mark(a, 2)}, map[string]string{
 			k: "x",
 		}},
 		"not stale: another replica's mark": {[]entry{put(a, 1, 1, k, "x"), mark(b, 2)}, map[string]string{k: "x"}},
@@ -184,7 +184,7 @@ func TestUnlistedKeysGoWithTheirWritersMarkOnly(t *testing.T) {
 		t.Error("a key that its writer's bucket does not hold is kept")
 	}
 	if _, ok := v.Get("q.c.liveness"); !ok {
-		t.Error("a key whose writer has no mark was dropped")
+		t.Error("a key of a writer without a mark was dropped")
 	}
 }
 

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// liveBuffer is how many messages may wait for a watch before some are dropped, upon which the
-	// watch begins anew. liveBytes is how much they may have.
+	// liveBuffer is how many messages may wait for a watch before some are dropped. The watch then restarts. liveBytes is
+	// how much they may have.
 	liveBuffer = 4096
 	liveBytes  = 128 << 20
 	// auditPeriod is how often a watch compares what it heard with what the bucket holds.
@@ -40,7 +40,7 @@ var (
 // watch keeps a view equal to its bucket.
 //
 // It subscribes to the bucket's subjects, and only then lists the bucket. The subscription lives exactly
-// as long as the connection does: a bucket that a new bus created anew is heard like the old one.
+// as long as the connection does: it also receives from a bucket that a new bus has created again.
 //
 // All that was acknowledged before is in the list, and what is put later is heard. Between them is a
 // gap: JetStream stores a message some time after the server has passed it to its subscribers, so one
@@ -142,7 +142,7 @@ func (w *watch) run(ctx context.Context) error {
 			reason = "error"
 		}
 		failures++
-		w.c.log.Warn("a watch begins anew", "bucket", w.bucket, logkey.Err, err)
+		w.c.log.Warn("a watch restarts", "bucket", w.bucket, logkey.Err, err)
 		if !sleep(ctx, s.gone, backoff(failures, retryMin, time.Second)) {
 			return nil
 		}

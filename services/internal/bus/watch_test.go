@@ -85,7 +85,7 @@ func TestWhatIsNotRememberedIsMended(t *testing.T) {
 	}
 	f.hear(message(t, del(a, 1, 4, k)))
 	if !f.heard[k] {
-		t.Error("the bound does not begin anew with the list")
+		t.Error("the bound does not start again with the list")
 	}
 }
 

@@ -47,7 +47,7 @@ type Writer struct {
 	queue     []string // keys to send, each at most once
 	unwritten map[string]struct{}
 	complete  bool
-	marked    int64 // epoch whose mark the bus has acknowledged
+	marked    int64 // epoch of the mark that the bus has acknowledged
 	epoch     int64
 	rev       uint64
 	wake      signal.Signal
@@ -90,7 +90,7 @@ func (c *Client) Own(bucket string) *Writer {
 }
 
 // Put makes m the value of key. It never blocks: the value is written when the bus is there, and only
-// the newest counts. A value whose bytes are those of the last put is not written again.
+// the newest counts. A value with the same bytes as the last put is not written again.
 func (w *Writer) Put(key string, m proto.Message) { w.put(key, m, "", false) }
 
 // PutTraced is Put within a trace, of which readers learn by the traceparent; empty is none.
@@ -98,7 +98,7 @@ func (w *Writer) PutTraced(key string, m proto.Message, traceparent string) {
 	w.put(key, m, traceparent, false)
 }
 
-// Refresh is Put, but writes also what has not changed, for a key whose age its readers judge.
+// Refresh is Put, but also writes an unchanged value, for a key that its readers judge by age.
 func (w *Writer) Refresh(key string, m proto.Message) { w.put(key, m, "", true) }
 
 func (w *Writer) put(key string, m proto.Message, traceparent string, always bool) {
@@ -137,7 +137,7 @@ func (w *Writer) Release(key string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if c := w.keys[key]; c != nil && c.sending != nil {
-		c.sending() // what was sent is sent; nobody waits for its acknowledgement
+		c.sending() // what was sent is sent, without waiting for its acknowledgement
 	}
 	delete(w.keys, key)
 	delete(w.unwritten, key)
@@ -175,7 +175,7 @@ func (w *Writer) Complete() {
 	w.wake.Set()
 }
 
-// Pending is the number of keys whose newest value the bus has not acknowledged.
+// Pending is the number of keys with a newest value that the bus has not acknowledged.
 func (w *Writer) Pending() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -264,7 +264,7 @@ func sleep(ctx context.Context, gone <-chan struct{}, d time.Duration) bool {
 // outcome is the end of one put.
 type outcome struct {
 	key     string    // the mark's when it was that
-	cell    *ownedKey // whose put it was
+	cell    *ownedKey // the key that was put
 	version uint64
 	size    int
 	err     error
@@ -403,7 +403,7 @@ func (r retries) take(now time.Time) []string {
 	return keys
 }
 
-// begin opens an epoch, in which every key is to be put anew.
+// begin opens an epoch, in which every key must be put again.
 func (w *Writer) begin(ctx context.Context, s *session) error {
 	// A clock that was set back must not make this life look older than the one before.
 	last, err := lastEpoch(ctx, s.nc, w.c.opts.Role, w.bucket, w.mark)
@@ -541,7 +541,7 @@ func (w *Writer) failed(key string, err error) {
 	w.c.log.Warn("the bus did not take an entry", "bucket", w.bucket, "key", key, logkey.Err, err)
 }
 
-// again queues keys whose time has come.
+// again queues keys that are due.
 func (w *Writer) again(keys []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -16,11 +16,11 @@ import (
 	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
 
-// told is a child that answers each line.
-var told = &Program{Name: "microlet-test-child", Env: []string{"ONLY=this"}, Main: tell}
+// echo is a child that answers each line.
+var echo = &Program{Name: "microlet-test-child", Env: []string{"ONLY=this"}, Main: answer}
 
 func TestMain(m *testing.M) {
-	if told.Run() {
+	if echo.Run() {
 		return
 	}
 	if os.Getenv(asService) != "" {
@@ -29,11 +29,11 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// asService has the test's binary be a service whose child has started a program, of which it prints the number.
+// asService has the test's binary be a service with a child that has started a program, and prints the program's PID.
 const asService = "MICROLET_TEST_SERVICE"
 
 func serve() int {
-	c, err := told.Start()
+	c, err := echo.Start()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -46,7 +46,7 @@ func serve() int {
 	return 0
 }
 
-func tell(socket *os.File) error {
+func answer(socket *os.File) error {
 	for lines := bufio.NewScanner(socket); lines.Scan(); {
 		switch lines.Text() {
 		case "descriptors":
@@ -79,7 +79,7 @@ func tell(socket *os.File) error {
 
 func start(t *testing.T) *Process {
 	t.Helper()
-	c, err := told.Start()
+	c, err := echo.Start()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func TestWhatAChildHasStartedIsKilledWithIt(t *testing.T) {
 	})
 }
 
-// TestWhatAChildHasStartedEndsWithTheService: the service is killed, and can end nobody itself.
+// TestWhatAChildHasStartedEndsWithTheService: the service is killed, and cannot end any process itself.
 func TestWhatAChildHasStartedEndsWithTheService(t *testing.T) {
 	service := exec.CommandContext(t.Context(), "/proc/self/exe")
 	service.Env = append(os.Environ(), asService+"=yes")

@@ -17,8 +17,8 @@ type Program struct {
 	Name string
 	// Env is the child's whole environment.
 	Env []string
-	// Main does the work, and reads from and writes to the socket whose other end the parent has. The child ends
-	// when it returns.
+	// Main does the work, and reads from and writes to the socket. The parent has the other end. The child ends when it
+	// returns.
 	Main func(socket *os.File) error
 
 	mayStart atomic.Bool

@@ -115,7 +115,7 @@ func await(t *testing.T, client *http.Client, url, want string) {
 	t.Fatalf("the server sees %q, %v, want %q", name, err, want)
 }
 
-// newServer returns a server that says whose certificate it sees.
+// newServer returns a server that answers with the name in the client's certificate.
 func newServer(t *testing.T) *httptest.Server {
 	t.Helper()
 	mux := http.NewServeMux()

@@ -17,9 +17,9 @@ const (
 	watchSlack = 30 * time.Second
 )
 
-// deadlines end each request. client-go leaves the end of a list and of a watch to the server. What stands between it
-// and the node may keep a connection open whose other end is gone, and answer for its life: the node would learn of no
-// change to its pods any more.
+// deadlines end each request. client-go leaves the end of a list and of a watch to the server. A proxy between it and
+// the node may keep a connection open after its other end is gone, and answer probes of the connection. The node would
+// then no longer learn of changes to its pods.
 type deadlines struct{ next http.RoundTripper }
 
 var _ utilnet.RoundTripperWrapper = deadlines{}

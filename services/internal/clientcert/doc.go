@@ -1,4 +1,4 @@
-// Package clientcert configures clients of the API server whose certificate may be replaced while they run.
+// Package clientcert configures clients of the API server that can replace their certificate while they run.
 //
 // A kubeconfig may name a client certificate that does not exist yet: requests fail until it does. When the file is
 // replaced, the next request uses a new connection. Requests that run, such as watches, keep theirs until they end:

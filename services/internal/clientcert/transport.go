@@ -31,7 +31,7 @@ type transport struct {
 	current *http.Transport // nil until there is a certificate
 }
 
-// version tells a file from the one that replaces it.
+// version distinguishes a file from the one that replaces it.
 type version struct {
 	file    os.FileInfo
 	size    int64

@@ -137,7 +137,7 @@ func TestLargeListsAreReadInParts(t *testing.T) {
 	}
 }
 
-// A pod whose sandbox ends again and again has many dead ones, each of which an ended container keeps.
+// A pod with a sandbox that ends again and again has many dead ones, each kept by an ended container.
 func TestManyDeadSandboxesOfOnePod(t *testing.T) {
 	r := newRuntime("u1", "u2", "u2", "u2", "u2", "u2", "u2", "u2", "u3")
 	r.light = true

@@ -10,8 +10,8 @@
 //   - A walk never crosses a mount and never follows a symbolic link. It holds one entry at a time, a bounded number of
 //     open folders and a bounded number of inodes, however deep or wide a tree is.
 //   - If a child is silent for a second, another child takes the directories of other devices. If it stays silent, it
-//     is killed and nobody waits for it. Its device rests until the kernel has let it end. The number of children is
-//     bounded, those that cannot end included.
+//     is killed without waiting for its end. Its device rests until the kernel has let it end. The number of children
+//     is bounded, those that cannot end included.
 //
 // A figure has the time at which its walk began. It is late if it is older than the period although its directory
 // answers: a walk through a large directory, or through many, takes longer than a period. The sums are those of du:

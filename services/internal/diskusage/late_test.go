@@ -74,7 +74,7 @@ func TestAYoungFigureIsNotLate(t *testing.T) {
 	})
 }
 
-// A figure does not count for ever if nobody measures its directory: its device hangs, its walk fails, or there is no
+// A figure does not count for ever if its directory is not measured: its device hangs, its walk fails, or there is no
 // process for it.
 func TestAFigureIsNotLateWhileNothingIsMeasured(t *testing.T) {
 	for name, test := range map[string]struct {

@@ -59,7 +59,7 @@ type Measurer struct {
 	// tracked has one token when Track has changed what is wanted.
 	tracked signal.Signal
 	events  chan event
-	// stopped is closed when nobody reads events any more.
+	// stopped is closed when events are no longer read.
 	stopped chan struct{}
 
 	mu           sync.Mutex
@@ -206,7 +206,7 @@ func (m *Measurer) Oldest() float64 {
 	return age.Seconds()
 }
 
-// start starts a child whose reports come as events, until Run has returned.
+// start starts a child. Its reports come as events, until Run has returned.
 func (m *Measurer) start(w *worker) error {
 	p, err := m.config.launch(func(a *answer) {
 		select {

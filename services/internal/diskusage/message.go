@@ -25,7 +25,7 @@ type request struct {
 	Mode Mode   `json:"mode"`
 	// Entries is how many entries the slice may look at.
 	Entries int `json:"entries"`
-	// Drop are walks that nobody wants any more.
+	// Drop are walks that are no longer wanted.
 	Drop []uint64 `json:"drop,omitempty"`
 }
 

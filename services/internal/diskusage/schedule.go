@@ -62,9 +62,9 @@ type worker struct {
 	granted int
 	// checked says that the device was looked up again after the child had fallen silent.
 	checked bool
-	// walks are the targets whose walks are under way here.
+	// walks are the targets with a walk under way here.
 	walks map[*target]bool
-	// drop are walks to tell the child to drop.
+	// drop are walks that the child must drop.
 	drop      []uint64
 	abandoned bool
 }
@@ -73,7 +73,7 @@ type worker struct {
 type device struct {
 	// hanging is how many abandoned children it holds.
 	hanging int
-	// hung is how often in a row, and rests until when nobody asks it again.
+	// hung is how often in a row, and rests is until when it is not asked again.
 	hung  int
 	rests time.Time
 	// answered says that its last slice was answered.
@@ -112,8 +112,8 @@ func (s *schedule) track(wanted map[Dir]bool, now time.Time) {
 	s.mountsRead = time.Time{}
 }
 
-// after is the next multiple of the period since the start. Directories whose times are multiples are measured
-// together, by one child.
+// after is the next multiple of the period since the start. Directories with times that are multiples of each other are
+// measured together, by one child.
 func (s *schedule) after(now time.Time, period time.Duration) time.Time {
 	return s.began.Add((now.Sub(s.began)/period + 1) * period)
 }
@@ -153,7 +153,7 @@ func (s *schedule) dispatch(now time.Time) {
 	s.m.progress(s.stuck(), s.answered)
 }
 
-// stuck are the targets that do not answer, or whose devices do not.
+// stuck are the targets that do not answer, or that are on devices that do not.
 func (s *schedule) stuck() map[Dir]bool {
 	all := map[Dir]bool{}
 	for dir, t := range s.targets {
@@ -164,7 +164,7 @@ func (s *schedule) stuck() map[Dir]bool {
 	return all
 }
 
-// next picks the target whose turn it is and the worker for it, and starts the worker if that is needed.
+// next picks the next target and the worker for it, and starts the worker if that is needed.
 func (s *schedule) next(now time.Time) (*target, *worker) {
 	free, mayStart := s.free(now)
 	if free == nil && !mayStart {
@@ -329,7 +329,7 @@ func (s *schedule) handle(e event, now time.Time) {
 		return // an answer that came too late
 	}
 	if a.Walk != t.walk {
-		s.m.config.Log.Warn("child that measures directories answers what nobody asked")
+		s.m.config.Log.Warn("child that measures directories sent an answer without a request")
 		w.process.kill()
 		return
 	}
@@ -356,7 +356,7 @@ func (s *schedule) handle(e event, now time.Time) {
 		t.large = true
 		if w.large() > maxLarge {
 			s.forget(t)
-			t.turn, t.began = t.due, t.previous // it begins anew when there is a place for it
+			t.turn, t.began = t.due, t.previous // it starts again when there is a place for it
 		}
 	}
 }
@@ -452,7 +452,7 @@ func (s *schedule) abandon(w *worker, now time.Time) {
 	s.fail(w.busy, "its device does not answer", resultHung, now)
 }
 
-// release takes all walks from a worker that will not go on with them. They begin anew elsewhere.
+// release takes all walks from a worker that will not go on with them. They start again elsewhere.
 func (s *schedule) release(w *worker) {
 	for t := range w.walks {
 		t.end()

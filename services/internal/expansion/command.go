@@ -7,8 +7,8 @@ import (
 )
 
 // Command returns a command with the references to the container's own variables replaced. As in the
-// kubelet, only variables whose value is written in the pod are known: one whose value comes from elsewhere
-// (valueFrom) counts as empty, and those of envFrom are unknown. A command that execve(2) would not take is an error.
+// kubelet, only variables with a value in the pod are known: one with a value from elsewhere (valueFrom) counts as
+// empty, and those of envFrom are unknown. A command that execve(2) would not take is an error.
 func Command(command []string, env []v1.EnvVar) ([]string, error) {
 	var values map[string]string
 	value := func(name string) (string, bool) {

@@ -1,8 +1,8 @@
 // Package fsusage asks the node's filesystems how full they are.
 //
 // A filesystem that hangs holds the thread that asks it, and only the kernel can end that. So at most one call a path
-// is under way, and nobody waits longer than a second for it. A process with a thread that hangs in a filesystem of the
-// network may not end even when it is killed: do not ask those.
+// is under way, and no caller waits longer than a second for it. A process with a thread that hangs in a filesystem of
+// the network may not end even when it is killed: do not ask those.
 package fsusage
 
 import (
@@ -31,7 +31,7 @@ var ErrHangs = errors.New("the filesystem does not answer")
 type Usage struct {
 	// Time is when it was asked.
 	Time time.Time
-	// DeviceID tells filesystems apart. Subvolumes of one btrfs have the same: they share its space.
+	// DeviceID identifies a filesystem. Subvolumes of one btrfs have the same: they share its space.
 	DeviceID uint64
 	// Capacity, Free and Available are bytes; Available is what users other than root may still take.
 	Capacity, Free, Available uint64
@@ -90,7 +90,7 @@ func (p *Prober) begin(path string) (*call, error) {
 	}
 	c := &call{began: time.Now(), done: make(chan struct{})}
 	p.calls[path] = c
-	// Nobody waits for its end: a filesystem that hangs hangs alone, and this one thread with it.
+	// No caller waits for its end: a filesystem that hangs blocks only this one thread.
 	go func() {
 		c.usage, c.err = ask(path)
 		p.mu.Lock()

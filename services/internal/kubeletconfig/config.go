@@ -204,8 +204,7 @@ func (c *Config) QOSReserved() *int64 {
 }
 
 // DeclaredFeatures are the features that this node has, of those that nodes declare one by
-// one (KEP-5328), by the names of their gates: podsync admits by them, and nodestatus tells
-// the scheduler.
+// one (KEP-5328), by the names of their gates: podsync admits by them, and nodestatus reports them to the scheduler.
 func (c *Config) DeclaredFeatures() []string {
 	var declared []string
 	for _, built := range []string{"RestartAllContainersOnContainerExits"} {

@@ -194,7 +194,7 @@ func siblingsOf(path string) map[string]reflect.Type {
 	return fields
 }
 
-// locate finds the fields whose values do not decode. The decoder stops at the first, and names none where a type
+// locate finds the fields with values that do not decode. The decoder stops at the first, and names none where a type
 // decodes itself, such as a duration.
 func locate(source string, asJSON []byte, decodeErr error) []error {
 	var object map[string]any

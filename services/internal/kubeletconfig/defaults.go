@@ -125,7 +125,7 @@ func defaultPointers(c *kubeletv1beta1.KubeletConfiguration) {
 	setPointer(&c.LocalStorageCapacityIsolation, true)
 }
 
-// defaultValues sets the fields whose zero means absent.
+// defaultValues sets the fields for which zero means absent.
 func defaultValues(c *kubeletv1beta1.KubeletConfiguration) {
 	setValue(&c.SyncFrequency.Duration, time.Minute)
 	setValue(&c.FileCheckFrequency.Duration, 20*time.Second)

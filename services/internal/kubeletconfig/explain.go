@@ -105,8 +105,8 @@ func ExplainAll(fs *pflag.FlagSet, args []string, err error) error {
 	return errors.Join(all...)
 }
 
-// restoreDefault gives a flag whose value could not be read its default again: pflag sets those of plain types to zero,
-// about which there would be a second complaint.
+// restoreDefault restores the default of a flag if its value could not be read: pflag sets those of plain types to
+// zero, which would cause a second error.
 func restoreDefault(err error) {
 	invalid := (*pflag.InvalidValueError)(nil)
 	if !errors.As(err, &invalid) {

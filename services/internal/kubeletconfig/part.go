@@ -28,7 +28,7 @@ func fieldsOf(of reflect.Value) iter.Seq2[string, reflect.Value] {
 }
 
 // part is what WriteResolved writes: each field that was asked for, also where it is empty, so that the reader can
-// tell what is empty from what it did not get.
+// distinguish what is empty from what it did not get.
 func (c *Config) part(fields []string) (map[string]any, error) {
 	kubelet := map[string]any{"apiVersion": c.Kubelet.APIVersion, "kind": c.Kubelet.Kind}
 	node := map[string]any{}
@@ -99,7 +99,7 @@ func (c *Config) Masked() *Config {
 }
 
 // ForServices is a copy of c for a service, which shows it at /configz: it holds no secret that opens anything on this
-// node. Without a staticPodURL nobody sends the values of staticPodURLHeader anywhere, so they stay, as a client of the
+// node. Without a staticPodURL, the values of staticPodURLHeader are sent nowhere, so they stay, as a client of the
 // kubelet's API expects of the merged configuration.
 func (c *Config) ForServices() *Config {
 	out := c.Masked()

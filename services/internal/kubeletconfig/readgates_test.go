@@ -48,8 +48,8 @@ func literals(t *testing.T) map[string][]string {
 	return found
 }
 
-// TestReadGatesAreThoseThatAreRead: a gate that a service asks for is in the list, or its user is told that nothing
-// reads it; and one that none asks for any more is not.
+// TestReadGatesAreThoseThatAreRead: a gate that a service asks for is in the list, or its user gets a warning that
+// nothing reads it. A gate that no service asks for any more is not in the list.
 func TestReadGatesAreThoseThatAreRead(t *testing.T) {
 	read := literals(t)
 	for _, gate := range slices.Sorted(maps.Keys(read)) {

@@ -20,7 +20,7 @@ type support int
 const (
 	// supported: it works as in the kubelet.
 	supported support = iota
-	// idle: there is nothing for it to do here, and nobody misses it.
+	// idle: it has no effect here, and nothing is missing without it.
 	idle
 	// warned: it is accepted and named in a warning.
 	warned
@@ -164,7 +164,7 @@ var readGates = map[string]bool{
 	"AllBeta":                      true,
 }
 
-// idleGates are the gates that are set to another value than their default and read by nobody.
+// idleGates are the gates that are set to another value than their default and that nothing reads.
 func idleGates(c *Config) []string {
 	var list []string
 	for _, name := range slices.Sorted(maps.Keys(c.Kubelet.FeatureGates)) {

@@ -46,7 +46,7 @@ func validateEdge(p *problems, k *kc) {
 	validateTracing(p, k)
 }
 
-// validateAuthentication refuses an API in which nobody could sign in, as the kubelet's start does.
+// validateAuthentication refuses an API in which no user could sign in, as the kubelet's start does.
 func validateAuthentication(p *problems, k *kc) {
 	a := &k.Authentication
 	p.check(a.X509.ClientCAFile != "" || *a.Webhook.Enabled || *a.Anonymous.Enabled, "authentication", nil,
@@ -83,7 +83,7 @@ func validateLogging(p *problems, k *kc) {
 	}
 }
 
-// validateHiddenMetrics takes the one version whose metrics may have been hidden since.
+// validateHiddenMetrics accepts only the version after which metrics may have been hidden.
 func validateHiddenMetrics(p *problems, k *kc) {
 	version := k.ShowHiddenMetricsForVersion
 	p.check(version == "" || version == kubeversion.Previous, "showHiddenMetricsForVersion", version,

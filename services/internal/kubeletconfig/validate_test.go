@@ -191,7 +191,7 @@ func TestValidValues(t *testing.T) {
 	}
 }
 
-// The error of an option whose feature is off says what to do.
+// The error of an option says what to do if its feature is off.
 func TestLoggingOptionWithoutItsFeature(t *testing.T) {
 	const name = "logging.options.text.splitStream"
 	got := problemsOf(t, "logging: {options: {text: {splitStream: true}}}")[name]
@@ -300,7 +300,7 @@ func TestAnUnknownKeyHidesNothing(t *testing.T) {
 	}
 }
 
-// The kubelet does not start with an API in which nobody could sign in.
+// The kubelet does not start with an API in which no user could sign in.
 func TestSomeAuthenticationIsNeeded(t *testing.T) {
 	none := "authentication: {anonymous: {enabled: false}, webhook: {enabled: false}}\n"
 	if _, _, err := load(t, "--config="+file(t, none)); err == nil ||

@@ -1,8 +1,8 @@
-// Package kubeversion names the version of Kubernetes whose kubelet microlet stands for.
+// Package kubeversion names the version of Kubernetes whose kubelet microlet replaces.
 package kubeversion
 
 const (
-	// MajorMinor is the version whose behaviour, feature gates and settings microlet has.
+	// MajorMinor is the version of microlet's behaviour, feature gates and settings.
 	MajorMinor = "1.37"
 	// Previous is the version before.
 	Previous = "1.36"

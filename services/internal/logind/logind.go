@@ -1,7 +1,7 @@
 // Package logind speaks to systemd-logind over D-Bus about the shutdown of the machine.
 //
-// logind tells everybody that a shutdown begins (PrepareForShutdown), and then waits for who holds a delay inhibitor,
-// up to InhibitDelayMaxSec. See https://systemd.io/INHIBITOR_LOCKS/ and org.freedesktop.login1(5).
+// logind sends a signal to all clients that a shutdown begins (PrepareForShutdown), and then waits for the holders of
+// delay inhibitors, up to InhibitDelayMaxSec. See https://systemd.io/INHIBITOR_LOCKS/ and org.freedesktop.login1(5).
 package logind
 
 import (
@@ -40,8 +40,8 @@ var policies = []string{"/usr/share/dbus-1/system.d/microlet.conf", "/etc/dbus-1
 type Conn struct {
 	bus     *dbus.Conn
 	signals chan *dbus.Signal
-	// guarded says that only root may send the signal, so that it is true whoever sends it: root may shut the machine
-	// down anyway.
+	// guarded says that only root may send the signal, so that any such signal is true: root may shut the machine down
+	// anyway.
 	guarded bool
 }
 
@@ -106,8 +106,8 @@ func connectBus(ctx context.Context) (*dbus.Conn, error) {
 func (c *Conn) Close() error { return c.bus.Close() }
 
 // Next waits for the next signal and returns whether a shutdown is under way: what the signal says where only root may
-// send it. Elsewhere any process of the machine may send one of this name to this connection, so it is a hint, and
-// Preparing tells. Next returns an error when the connection or ctx ends.
+// send it. Elsewhere, any process of the machine may send one of this name to this connection, so it is a hint, and
+// Preparing decides. Next returns an error when the connection or ctx ends.
 func (c *Conn) Next(ctx context.Context) (bool, error) {
 	for {
 		select {

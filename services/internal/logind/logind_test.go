@@ -67,7 +67,7 @@ func TestNoInhibitorWhileAShutdownIsUnderWay(t *testing.T) {
 	}
 }
 
-// Any process may send a signal to a connection whose name it knows.
+// Any process may send a signal to a connection if it knows the connection's name.
 func TestAForgedSignalIsNotBelieved(t *testing.T) {
 	l := logindtest.Start(t)
 	c := connected(t)
@@ -91,14 +91,14 @@ func say(t *testing.T, l *logindtest.Logind, to *Conn, begins bool) {
 		dbus.FieldMember: dbus.MakeVariant(signal), dbus.FieldDestination: dbus.MakeVariant(to.bus.Names()[0]),
 		dbus.FieldSignature: dbus.MakeVariant(dbus.SignatureOf(begins)),
 	}, Body: []any{begins}}, nil)
-	// It is gone before anybody could ask who it was.
+	// It is gone before its identity can be checked.
 	if err := sender.Close(); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // As upstream's specs of a graceful shutdown do.
-func TestRootIsBelievedWhereNobodyElseMaySaySo(t *testing.T) {
+func TestRootIsBelievedWhereOnlyRootMaySend(t *testing.T) {
 	const policy = "../../../deploy/dbus/microlet.conf"
 	l := logindtest.Start(t, policy)
 	c, err := connect(t.Context(), []string{filepath.Join(t.TempDir(), "none"), policy})

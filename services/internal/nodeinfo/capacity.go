@@ -18,7 +18,7 @@ import (
 
 // Options of a capacity.
 type Options struct {
-	// RootDir is the kubelet's root folder, whose file system holds the pods' ephemeral storage.
+	// RootDir is the kubelet's root folder. Its file system holds the pods' ephemeral storage.
 	RootDir string
 	// MaxPods is the most pods that the node takes (maxPods).
 	MaxPods int32

@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// opened is a server whose runtime writes each container's log where paths say.
+// opened is a server with a runtime that writes each container's log where paths say.
 type opened struct {
 	folder, socket string
 
@@ -199,7 +199,7 @@ func TestManyAtOnce(t *testing.T) {
 	readers.Wait()
 }
 
-func TestNobodyServes(t *testing.T) {
+func TestNoServer(t *testing.T) {
 	client := NewClient(filepath.Join(t.TempDir(), "logs.sock"), unixgrpc.Rules{})
 	if _, err := client.Open(t.Context(), "abc"); status.Code(err) != codes.Unavailable {
 		t.Errorf("%v, want Unavailable", err)

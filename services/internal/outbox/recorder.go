@@ -73,7 +73,7 @@ type Recorder struct {
 	mu     sync.Mutex
 	spool  []entry
 	serial uint64
-	life   int64 // tells the ids of this life from those of the last
+	life   int64 // distinguishes the ids of this life from those of the last
 	wake   signal.Signal
 }
 
@@ -98,7 +98,7 @@ func NewRecorder(c *bus.Client, nodeName string, log *slog.Logger) *Recorder {
 	return r
 }
 
-// RecorderTo returns the recorder of a service, whose Events s stores under the writer's name.
+// RecorderTo returns the recorder of a service. s stores its Events under the writer's name.
 func RecorderTo(s Storer, of role.Role, writer, nodeName string, log *slog.Logger) *Recorder {
 	return &Recorder{
 		bus: s, subject: subject.Outbox(of), writer: writer, node: nodeName, log: log.With(logkey.Component, "outbox"),

@@ -89,7 +89,7 @@ var podSlice = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^(?:.+-)?kubepods(?:-burstable|-besteffort)?-pod([^-]+)\.slice$`)
 })
 
-// uidOfSlice is the UID of the pod whose cgroup has this name with the systemd driver; empty if it is no pod's.
+// uidOfSlice is the UID of the pod with a cgroup of this name under the systemd driver; empty if it is no pod's.
 func uidOfSlice(name string) string {
 	if !strings.HasSuffix(name, ".slice") {
 		return ""
@@ -133,8 +133,8 @@ func (c cgroups) pods(around []string) []string {
 	return slices.Compact(uids)
 }
 
-// around are the pods that hold this process itself, as on a node that is a pod of another cluster. They tell nothing
-// of who else lives in them.
+// around are the pods that hold this process itself, as on a node that is a pod of another cluster. They do not show
+// which other processes live in them.
 func (c cgroups) around() []string {
 	var uids []string
 	for {

@@ -5,6 +5,6 @@
 // helper for that role. Root keeps its role everywhere on the host, but not in a pod.
 //
 // The kernel holds the process by a pidfd while its cgroups are read (Linux 6.5). Older kernels report only a PID:
-// the process must then have the user of the peer and must not have changed between the checks. A process whose main
-// thread has exited is refused, because /proc shows the cgroups of that thread.
+// the process must then have the user of the peer and must not have changed between the checks. A process is refused if
+// its main thread has exited, because /proc shows the cgroups of that thread.
 package peer

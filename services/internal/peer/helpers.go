@@ -15,7 +15,7 @@ import (
 	"github.com/microlet/microlet/services/internal/regularfile"
 )
 
-// LabelRole is the label of a helper pod, whose value is the role that its processes have.
+// LabelRole is the label of a helper pod. Its value is the role of the pod's processes.
 const LabelRole = "microlet.dev/role"
 
 const (

@@ -40,9 +40,8 @@ func (p Peer) String() string {
 type Rules struct {
 	// Roles maps a UID to its roles. Default: role.ByUID.
 	Roles func(uid int) []role.Role
-	// Cgroups are further cgroups whose processes are the node agent's, each as its path below the root of
-	// the hierarchies, such as /system.slice/microlet-bus.service. A path that ends in "/*" names every cgroup right
-	// below it.
+	// Cgroups are further cgroups with processes of the node agent, each as its path below the root of the hierarchies,
+	// such as /system.slice/microlet-bus.service. A path that ends in "/*" names every cgroup right below it.
 	Cgroups []string
 	// Helpers is the folder of the helper pods that podsync has admitted (see Helpers). Empty accepts none.
 	Helpers string
@@ -112,5 +111,5 @@ func (r Rules) judge(uid int, roles []role.Role, theirs, ours cgroups) ([]role.R
 	return []role.Role{helper}, ""
 }
 
-// errEnded says that nobody is left to be judged.
+// errEnded says that no process is left to be judged.
 var errEnded = errors.New("the process has ended")

@@ -122,7 +122,7 @@ func accept(t *testing.T, l *net.UnixListener) *net.UnixConn {
 // place is where a process lives, and what comes of it.
 type place struct {
 	name   string
-	role   role.Role // whose user it has; empty is root
+	role   role.Role // the role of its user; empty is root
 	cgroup string    // below the test's own; empty is the test's own
 	helper role.Role // what podsync recorded of the pod
 	want   []role.Role

@@ -30,7 +30,7 @@ func holdByConnection(conn *net.UnixConn, cred *unix.Ucred) (cgroups, error) {
 // errNoPidfd says that the kernel is older than 6.5.
 var errNoPidfd = errors.New("the kernel gives no pidfd of a peer")
 
-// holdByPidfd reads while a pidfd holds the peer: its number is nobody else's as long as it has not ended.
+// holdByPidfd reads while a pidfd holds the peer: no other process has its number as long as it has not ended.
 func holdByPidfd(conn *net.UnixConn, cred *unix.Ucred) (cgroups, error) {
 	fd, err := getsockopt(conn,
 		func(s int) (int, error) { return unix.GetsockoptInt(s, unix.SOL_SOCKET, unix.SO_PEERPIDFD) })
@@ -148,7 +148,8 @@ const userHZ = 100
 // exiting is the kernel's PF_EXITING, which a thread has from the beginning of its exit.
 const exiting = 0x4
 
-// startOf is when the process started, in ticks since the boot. It refuses one whose main thread exits or has exited.
+// startOf is when the process started, in ticks since the boot. It refuses the peer if its main thread exits or has
+// exited.
 func startOf(cred *unix.Ucred) (uint64, error) {
 	if err := visible(cred); err != nil {
 		return 0, err

@@ -1,4 +1,4 @@
-// Package pidnamespace tells whether this process knows other processes by the numbers that /proc shows.
+// Package pidnamespace finds out whether this process knows other processes by the numbers that /proc shows.
 package pidnamespace
 
 import (

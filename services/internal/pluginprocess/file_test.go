@@ -12,23 +12,23 @@ func TestCheckFile(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Fatal("run the tests as root: they give files away")
 	}
-	const refused, absent = "must be a program of root's that nobody else may write", "is not installed on this node"
+	const refused, absent = "must be a program of root's that only root may write", "is not installed on this node"
 	for name, test := range map[string]struct {
 		mode  os.FileMode
 		owner int
 		want  string
 	}{
-		"program":             {0o755, 0, ""},
-		"root's alone":        {0o500, 0, ""},
-		"no program":          {0o644, 0, refused},
-		"a group may write":   {0o775, 0, refused},
-		"everybody may write": {0o757, 0, refused},
-		"of somebody else":    {0o755, 1000, refused},
-		"absent":              {0, 0, absent},
-		"folder":              {0o755 | os.ModeDir, 0, refused},
-		"link to somebody's":  {0o755 | os.ModeSymlink, 1000, refused},
-		"link to a program":   {0o755 | os.ModeSymlink, 0, ""},
-		"below no folder":     {os.ModeIrregular, 0, "not a directory"},
+		"program":                {0o755, 0, ""},
+		"root's alone":           {0o500, 0, ""},
+		"no program":             {0o644, 0, refused},
+		"a group may write":      {0o775, 0, refused},
+		"all may write":          {0o757, 0, refused},
+		"of another user":        {0o755, 1000, refused},
+		"absent":                 {0, 0, absent},
+		"folder":                 {0o755 | os.ModeDir, 0, refused},
+		"link to another user's": {0o755 | os.ModeSymlink, 1000, refused},
+		"link to a program":      {0o755 | os.ModeSymlink, 0, ""},
+		"below no folder":        {os.ModeIrregular, 0, "not a directory"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := CheckFile(place(t, test.mode, test.owner))

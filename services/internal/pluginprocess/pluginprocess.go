@@ -118,8 +118,7 @@ func (p *Process) run(started chan<- error) {
 	close(p.ended)
 }
 
-// awaitEnd waits for the end of a child without reaping it. Until then its number, which is its group's, is nobody
-// else's.
+// awaitEnd waits for the end of a child without reaping it. Until then, no other process or group has its number.
 func awaitEnd(pid int) {
 	for {
 		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
@@ -166,8 +165,8 @@ func (p *Process) Wait(context.Context) error {
 	}
 }
 
-// Lingers reports whether the process was left behind and is still there. Whoever starts another one then may have any
-// number of them after a while.
+// Lingers reports whether the process was left behind and is still there. A caller that starts another one then may
+// have any number of them after a while.
 func (p *Process) Lingers() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

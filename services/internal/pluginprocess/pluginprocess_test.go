@@ -145,7 +145,7 @@ func TestWhatAPluginLeavesBehindEndsWithIt(t *testing.T) {
 	gone(t, number(t, out))
 }
 
-// TestASessionOfItsOwn is out of reach, but holds up nobody.
+// TestASessionOfItsOwn is out of reach, but blocks nothing.
 func TestASessionOfItsOwn(t *testing.T) {
 	t.Parallel()
 	p := start(t, leavesSession)
@@ -235,7 +235,7 @@ func TestAPluginEndsWithItsService(t *testing.T) {
 	gone(t, number(t, line))
 }
 
-// TestOneThatTheKernelKeeps is played by a process whose end nobody has noticed yet.
+// TestOneThatTheKernelKeeps uses a process that has ended and that its parent has not waited for.
 func TestOneThatTheKernelKeeps(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -34,13 +34,14 @@ func resolved(dir string) string {
 	return filepath.Clean(dir)
 }
 
-// Pod is whose folders are named.
+// Pod is the pod of the folders.
 type Pod struct {
 	UID, Namespace, Name string
 	Volumes              []v1.Volume
 	// Containers are all of the pod. Their termination logs count.
 	Containers []string
-	// Running are those whose logs are named by themselves. The logs of the others are among what else the pod has.
+	// Running are the containers with logs that are named by themselves. The logs of the others are among what else the
+	// pod has.
 	Running []string
 }
 
@@ -62,7 +63,7 @@ type Volume struct {
 }
 
 // Of returns the folders of a pod, each once, however often a volume or a container is named. It leaves out what cannot
-// be the name of a folder, and says so in its error; of a pod whose own name is none it returns nil.
+// be the name of a folder, and says so in its error. If the pod's own name cannot be one, it returns nil.
 func (l Layout) Of(p *Pod) (*Folders, error) {
 	if err := names(p.UID, p.Namespace, p.Name); err != nil {
 		return nil, err

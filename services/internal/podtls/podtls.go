@@ -1,8 +1,8 @@
 // Package podtls connects to TLS servers that a pod has chosen: those of its probes and hooks.
 //
-// Its input is a function that dials and a TLS configuration. Its output is a function that returns connections whose
-// handshake is done. A server may send 64 KiB until then, because each of the names in a certificate becomes an object:
-// a certificate of 240 KB takes 10 MiB.
+// Its input is a function that dials and a TLS configuration. Its output is a function that returns connections after
+// their handshake. A server may send 64 KiB until then, because each of the names in a certificate becomes an object: a
+// certificate of 240 KB takes 10 MiB.
 package podtls
 
 import (
@@ -14,7 +14,7 @@ import (
 )
 
 // maxHandshake bounds what a server sends before the handshake is done: its certificates, and the names of the
-// authorities whose clients it knows.
+// client authorities that it accepts.
 const maxHandshake = 64 << 10
 
 var errLarge = errors.New("tls: the server sends more than 64 KiB before the handshake is done")

@@ -13,7 +13,7 @@ import (
 	"github.com/microlet/microlet/services/internal/bus"
 )
 
-// Held is how long a pressure counts that nobody has confirmed: evictionPressureTransitionPeriod's default.
+// Held is how long an unconfirmed pressure counts: evictionPressureTransitionPeriod's default.
 const Held = 5 * time.Minute
 
 // State is one pressure condition.
@@ -40,7 +40,7 @@ func Watch(c *bus.Client) *Reader {
 	return &Reader{bus.Watch[evictorv1.Pressure](c, subject.Node, subject.NodePressure, nil)}
 }
 
-// States are the conditions as evictor reports them; none while nobody does.
+// States are the conditions as evictor reports them; none without reports.
 func (r *Reader) States() []State {
 	m, ok := r.source.Get(subject.NodePressure)
 	age := time.Since(r.source.Received(subject.NodePressure))

@@ -1,4 +1,4 @@
-// Package regularfile opens files that somebody else may have made, if they are regular files.
+// Package regularfile opens files that another user may have made, if they are regular files.
 //
 // The open of a device starts its driver, and that of a FIFO waits for its other end. So the package looks what has the
 // name before it opens it, and what it opens is what it looked at, whatever has the name by then.

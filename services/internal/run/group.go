@@ -44,7 +44,7 @@ func (g *Group) Go(name string, f func(ctx context.Context) error) {
 
 	g.wg.Go(func() {
 		// What stays when the task neither returns nor panics: runtime.Goexit cannot be stopped, and
-		// whoever relies on the task would wait for ever.
+		// what relies on the task would wait for ever.
 		err := errors.New("task left by runtime.Goexit")
 		defer func() {
 			if v := recover(); v != nil {

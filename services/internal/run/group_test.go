@@ -60,7 +60,7 @@ func TestCanceledWithoutAStopIsAnError(t *testing.T) {
 	}
 }
 
-func TestEndOfATaskStopsNobody(t *testing.T) {
+func TestEndOfATaskStopsNoOtherTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, ctx := New(t.Context())
 		g.Go("short", func(context.Context) error { return nil })

@@ -58,8 +58,8 @@ func NewNotifier() (*Notifier, error) {
 // not watch.
 func (n *Notifier) Watchdog() time.Duration { return n.watchdog }
 
-// Notify sends the states as one datagram. It returns nil when nobody listens to this process, and
-// gives up after half a second.
+// Notify sends the states as one datagram. It returns nil when nothing listens to this process, and gives up after half
+// a second.
 func (n *Notifier) Notify(states ...string) error {
 	if n.address == "" {
 		return nil

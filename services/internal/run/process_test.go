@@ -121,7 +121,7 @@ func TestNotifyGivesUpOnAFullQueue(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = conn.Close() }() // nobody reads it
+	defer func() { _ = conn.Close() }() // it is not read
 	n := &Notifier{address: path}
 	for i := range 10_000 {
 		began := time.Now()

@@ -13,7 +13,7 @@ var stopSignals = []os.Signal{syscall.SIGTERM, syscall.SIGINT}
 
 // Signals returns a context that ends with the first SIGTERM or SIGINT; its cause names the signal.
 // The second one exits the process at once with 128 plus its number, as a shell reports a death by
-// signal: whoever asks twice does not want to wait.
+// signal: a user who asks twice does not want to wait.
 //
 // The handler stays for the process's life.
 func Signals(ctx context.Context) context.Context {

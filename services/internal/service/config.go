@@ -42,12 +42,12 @@ type Config struct {
 	RuntimeDir string
 	// NodeName is the name of the Node object. Not every service needs it; those that do say so.
 	NodeName string
-	// Replica tells the replicas of a service apart and is the same after a restart. AutoReplica chooses. Default: 0.
+	// Replica identifies a replica of the service, and is the same after a restart. AutoReplica chooses. Default: 0.
 	Replica string
 	// StopTimeout bounds the stop, counted from the signal. Default: 8 s, less than the 10 s after
 	// which the supervisor kills.
 	StopTimeout time.Duration
-	// PeerCgroups are the cgroups, beside this process's own, whose processes are the node agent's, such as
+	// PeerCgroups are the cgroups, beside this process's own, with processes of the node agent, such as
 	// /system.slice/microlet-bus.service, or /microlet/* for all that are right below /microlet. Services that are units
 	// or containers of their own need them. Default: none.
 	PeerCgroups []string
@@ -74,9 +74,10 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	c.complete()
 	fs.StringVar(&c.RuntimeDir, "runtime-dir", c.RuntimeDir, "folder of sockets, keys and the bus's store")
 	fs.StringVar(&c.NodeName, "node-name", c.NodeName, "name of the Node object")
-	fs.StringVar(&c.Replica, "replica", c.Replica, `tells replicas of this service apart; the same after a restart; "auto" takes the lowest number that is free`)
+	fs.StringVar(&c.Replica, "replica", c.Replica,
+		`identifies a replica of this service; the same after a restart; "auto" takes the lowest number that is free`)
 	fs.StringSliceVar(&c.PeerCgroups, "peer-cgroups", c.PeerCgroups,
-		"further cgroups whose processes are the node agent's, for services that are units or containers of their "+
+		"further cgroups with processes of the node agent, for services that are units or containers of their "+
 			"own, such as /system.slice/microlet-bus.service, or /microlet/* for each one below /microlet")
 	if fs.Lookup("v") == nil { // the kubelet's flags bring their own
 		c.Log.AddFlags(fs)
@@ -135,8 +136,8 @@ func (c *Config) complete() {
 	}
 }
 
-// SocketDir is the folder of a role's sockets. The role's own user owns it, and nobody else may create
-// anything in it, so that no service can take the name of another's socket.
+// SocketDir is the folder of a role's sockets. The role's own user owns it, and only that user may create anything in
+// it, so that no service can take the name of another's socket.
 func (c *Config) SocketDir(r role.Role) string { return filepath.Join(c.RuntimeDir, "sock", string(r)) }
 
 // Socket is where a role serves its gRPC API.

@@ -59,7 +59,7 @@ func Define[C any, P interface {
 	return d
 }
 
-// Expendable is the OOMScoreAdj of a service whose memory others can make grow, and whose end harms no pod. The OOM
+// Expendable is the OOMScoreAdj of a service if others can make its memory grow, and its end harms no pod. The OOM
 // killer takes it as it takes a container that asks for no memory: after those that use more than they have asked for,
 // and before those that do not.
 const Expendable = 999

@@ -15,7 +15,7 @@ import (
 // InProcess is the single placement: what the services of one process reach each other by. Its zero
 // value is ready, and it is safe for concurrent use.
 type InProcess struct {
-	// Notify gets what a service would tell its supervisor, as sd_notify lines. Nil drops them.
+	// Notify gets what a service would send to its supervisor, as sd_notify lines. Nil drops them.
 	Notify func(r role.Role, states ...string)
 
 	network unixgrpc.InProcess

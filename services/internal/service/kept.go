@@ -26,8 +26,8 @@ func (k *Kept) Take(name string) *os.File {
 	return f
 }
 
-// Keep has the supervisor keep a file, in place of an earlier one of the name. In the single placement nobody outlives
-// the service, and nobody keeps it.
+// Keep has the supervisor keep a file, in place of an earlier one of the name. In the single placement, no process
+// outlives the service, and nothing is kept.
 func (k *Kept) Keep(name string, f *os.File) {
 	if k.service.notifier == nil {
 		return

@@ -18,7 +18,7 @@ import (
 
 const warnings = 200
 
-// failingStart is the process of a service whose start fails after warnings.
+// failingStart is the process of a service that fails to start after warnings.
 func failingStart() {
 	cmd := &cobra.Command{
 		Use:           "service",
@@ -51,7 +51,7 @@ func logAsReplica(dir, replica string) {
 	telemetry.ProcessWriter().Flush(flushTimeout)
 }
 
-// TestTheLogHasTheProcessesName, which tells replicas apart. The supervisor takes a line in another name for output
+// TestTheLogHasTheProcessesName, which distinguishes replicas. The supervisor takes a line in another name for output
 // that is not the log's.
 func TestTheLogHasTheProcessesName(t *testing.T) {
 	dir := newTestService(t, role.Prober, nil).Config.RuntimeDir

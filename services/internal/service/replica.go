@@ -43,7 +43,7 @@ func IsReplica(name string) bool {
 	return err == nil && n >= 0 && n < MaxReplicas && strconv.Itoa(n) == name
 }
 
-// answer accepts until the listener is closed: what is asked for is that somebody does.
+// answer accepts until the listener is closed. Only the fact that a process accepts matters.
 func answer(l net.Listener) {
 	for {
 		conn, err := l.Accept()

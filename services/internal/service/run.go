@@ -27,7 +27,7 @@ const (
 	// hungAfter is how long the pulse may stand still before health says so: five of its periods.
 	hungAfter = 10 * time.Second
 
-	// minFresh is the least age that the watchdog allows the pulse, whose period is 2 s.
+	// minFresh is the least age that the watchdog allows the pulse. The period of the pulse is 2 s.
 	minFresh = 3 * time.Second
 
 	// slowStop is when a stop is slow enough for its reason to be logged.
@@ -155,9 +155,9 @@ func (s *Service) heartbeat(ctx context.Context) error {
 	}
 }
 
-// feedWatchdog tells the supervisor that the service lives, as long as its pulse turns, at a quarter
-// of the time after which the supervisor acts. A process that is stopped cannot, and a loop that
-// hangs must not be hidden by a goroutine that goes on.
+// feedWatchdog reports to the supervisor that the service lives, as long as its pulse beats, at a quarter of the time
+// after which the supervisor acts. A process that is stopped cannot, and a loop that hangs must not be hidden by a
+// goroutine that goes on.
 func (s *Service) feedWatchdog(ctx context.Context) error {
 	if s.watchdog == 0 {
 		return nil
@@ -199,7 +199,7 @@ func (s *Service) watchHealth(ctx context.Context) error {
 }
 
 // alive says why the service is not: its own loop stands still. A service that waits for others, as for an apiserver
-// that is away, is alive and not ready; to restart it would help nobody.
+// that is away, is alive and not ready; a restart would not help.
 func (s *Service) alive() error {
 	if idle := s.Pulse.Idle(); idle > hungAfter {
 		return fmt.Errorf("main loop has stood still for %v", idle.Round(time.Second))

@@ -154,7 +154,7 @@ func (s *Service) meetSupervisor() (err error) {
 	return err
 }
 
-// Allow gives a method of GRPC to roles; what nobody was given nobody may call. Root's tools come as
+// Allow grants a method of GRPC to roles; no role may call a method that is not granted. Root's tools come as
 // role.Up.
 func (s *Service) Allow(fullMethod string, roles ...role.Role) { s.policy.Allow(fullMethod, roles...) }
 

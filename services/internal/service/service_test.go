@@ -93,7 +93,7 @@ func TestLifeOfAService(t *testing.T) {
 	if got := check(); got != grpc_health_v1.HealthCheckResponse_NOT_SERVING {
 		t.Errorf("health before Ready is %v", got)
 	}
-	// What waits for others is alive: whoever restarts what is not must leave it alone.
+	// A service that waits for others is alive, so the supervisor must not restart it.
 	if code, _ := get(t, s, "/healthz"); code != http.StatusOK {
 		t.Errorf("/healthz before Ready is %d", code)
 	}
@@ -286,7 +286,7 @@ func TestSinglePlacement(t *testing.T) {
 	err = conn.Invoke(t.Context(), "/microlet.podsync.v1.PodsyncService/Unlisted", &grpc_health_v1.HealthCheckRequest{},
 		&grpc_health_v1.HealthCheckResponse{})
 	if status.Code(err) != codes.PermissionDenied {
-		t.Errorf("a method that was given to nobody: %v", err)
+		t.Errorf("a method that was granted to no role: %v", err)
 	}
 	mu.Lock()
 	defer mu.Unlock()

@@ -64,7 +64,7 @@ func (p *Places) Take(ctx context.Context, of string) (release func(), err error
 func (p *Places) TryTake(of string) (release func(), ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.free == 0 { // else nobody waits
+	if p.free == 0 { // else no request waits
 		return nil, false
 	}
 	p.enter(of)
@@ -140,7 +140,7 @@ func (p *Places) forget(of string) {
 
 type ownerKey struct{}
 
-// WithOwner returns a context whose requests are those of an owner.
+// WithOwner returns a context for requests of an owner.
 func WithOwner(ctx context.Context, owner string) context.Context {
 	return context.WithValue(ctx, ownerKey{}, owner)
 }

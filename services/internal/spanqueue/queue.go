@@ -1,4 +1,4 @@
-// Package spanqueue is a bounded queue of spans on their way to somebody who may be slow, or gone.
+// Package spanqueue is a bounded queue of spans on their way to a receiver that may be slow, or gone.
 //
 // Who adds to a queue never waits. What does not fit is dropped and counted. Run, which is a part of the service, sends
 // in batches, tries again for some minutes while the receiver is away, and at the end of the service sends what is left

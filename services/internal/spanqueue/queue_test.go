@@ -113,7 +113,7 @@ func TestWhatIsAddedArrivesInBatches(t *testing.T) {
 	})
 }
 
-func TestAReceiverThatHangsBoundsTheQueueAndDelaysNobody(t *testing.T) {
+func TestAReceiverThatHangsBoundsTheQueueAndDelaysNoSender(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var hung atomic.Bool
 		hung.Store(true)

@@ -95,7 +95,7 @@ func TestServeChecksItsPeers(t *testing.T) {
 		{"root", peertest.Options{}, "200 200 200 200"},
 		{"nodeapi", peertest.Options{UID: uid(role.NodeAPI)}, "200 200 200 200"},
 		{"prober", peertest.Options{UID: uid(role.Prober)}, "403 403 403 403"},
-		{"nobody", peertest.Options{UID: 65534}, "403 403 403 403"},
+		{"a stranger", peertest.Options{UID: 65534}, "403 403 403 403"},
 		{"nodeapi's user in a pod", peertest.Options{UID: uid(role.NodeAPI), Cgroups: pod}, "403 403 403 403"},
 		{"root in a pod", peertest.Options{Cgroups: pod}, "403 403 403 403"},
 	} {
@@ -109,7 +109,7 @@ func TestServeChecksItsPeers(t *testing.T) {
 	}
 }
 
-// client-go logs bodies, in which Secrets and tokens are, from the level on that nobody can ask for.
+// client-go logs bodies, which contain Secrets and tokens, from a level on that cannot be set.
 func TestVerbosityStaysBelowBodies(t *testing.T) {
 	defer func() {
 		if err := SetVerbosity(0); err != nil {

@@ -33,7 +33,7 @@ func vmodule(t *testing.T, text string) (all logsapi.VModuleConfiguration) {
 	return all
 }
 
-// Lines of a file that vmodule names are written from its level on, whoever writes them; others are not.
+// Lines of a file that vmodule names are written from its level on, by any logger; others are not.
 func TestVModule(t *testing.T) {
 	for _, test := range []struct {
 		vmodule   string

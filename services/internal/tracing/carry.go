@@ -33,8 +33,8 @@ func (t *Tracer) calls() []otelgrpc.Option {
 	}
 }
 
-// Transport returns an HTTP transport whose requests continue traces. Requests of no trace go as they are, without a
-// header.
+// Transport returns an HTTP transport with requests that continue traces. Requests of no trace go as they are, without
+// a header.
 func (t *Tracer) Transport(base http.RoundTripper) http.RoundTripper {
 	if t == nil {
 		return base
@@ -44,8 +44,8 @@ func (t *Tracer) Transport(base http.RoundTripper) http.RoundTripper {
 		otelhttp.WithPropagators(propagation.TraceContext{}))}
 }
 
-// Handler returns a handler of HTTP whose requests are spans, named by the pattern that a mux has matched. They are in
-// the trace of the caller, or in one that begins here if the caller is in none, or is not to be believed.
+// Handler returns a handler of HTTP that makes a span of each request, named by the pattern that a mux has matched.
+// They are in the trace of the caller, or in one that begins here if the caller is in none, or is not to be believed.
 func (t *Tracer) Handler(next http.Handler, believed bool) http.Handler {
 	if t == nil {
 		return next

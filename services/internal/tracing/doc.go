@@ -5,6 +5,6 @@
 // trace over the bus. DialOptions, ServerOptions, Transport and Handler carry it over gRPC
 // and HTTP.
 //
-// No span waits for whoever receives spans; see package spanqueue. Nothing here is global, because in the single
+// No span waits for the receiver of spans; see package spanqueue. Nothing here is global, because in the single
 // placement all services share a process.
 package tracing

@@ -43,7 +43,7 @@ func Start(ctx context.Context, name string) (context.Context, Span) {
 	return ctx, Span{span}
 }
 
-// Recording reports whether anybody will see the span.
+// Recording reports whether the span will be exported.
 func (s Span) Recording() bool { return s.span != nil && s.span.IsRecording() }
 
 // Set sets an attribute.

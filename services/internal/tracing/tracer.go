@@ -39,7 +39,7 @@ const ServiceName = "service.name"
 type Options struct {
 	// Config is the tracing of the kubelet's configuration.
 	Config tracingapi.TracingConfiguration
-	// Service, Replica, Version and Node say whose spans they are.
+	// Service, Replica, Version and Node say where the spans come from.
 	Service, Replica, Version, Node string
 	// Send sends spans to who exports them.
 	Send    func(ctx context.Context, spans *tracepb.TracesData) error

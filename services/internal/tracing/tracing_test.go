@@ -27,7 +27,7 @@ import (
 	tracingapi "k8s.io/component-base/tracing/api/v1"
 )
 
-// recorded is a Tracer whose spans are kept.
+// recorded is a Tracer that keeps its spans.
 type recorded struct {
 	*Tracer
 	mu    sync.Mutex
@@ -132,7 +132,7 @@ func TestATraceOverProcesses(t *testing.T) {
 		t.Errorf("spans are not below the sync: %v", spans)
 	}
 	if s := first.GetStatus(); s.GetCode() != tracepb.Status_STATUS_CODE_ERROR || s.GetMessage() != "no such image" {
-		t.Errorf("the error is told as %v", s)
+		t.Errorf("the error is reported as %v", s)
 	}
 	if podsync.of[ServiceName] != "podsync" || podsync.of["k8s.node.name"] != "n" {
 		t.Errorf("the resource is %v", podsync.of)
@@ -145,13 +145,13 @@ func TestATraceOverProcesses(t *testing.T) {
 	}
 }
 
-// TestAnUnsampledTraceStaysSo in all that is begun in it, and is not told to other services.
+// TestAnUnsampledTraceStaysSo in all that is begun in it, and is not passed on to other services.
 func TestAnUnsampledTraceStaysSo(t *testing.T) {
 	r := record(t, new(int32(0)))
 	ctx, round := r.Begin(t.Context(), "syncPod")
 	of := ParentOf(ctx)
 	if of.None() || of.String() != "" {
-		t.Errorf("the trace is %v, told as %q", of, of.String())
+		t.Errorf("the trace is %v, passed on as %q", of, of.String())
 	}
 	round.End(nil)
 	sampling := record(t, all())
@@ -219,7 +219,7 @@ func TestServedRequestsAreSpans(t *testing.T) {
 	})
 	r := record(t, all())
 	const trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
-	for name, believed := range map[string]bool{"a known caller": true, "anybody": false} {
+	for name, believed := range map[string]bool{"a known caller": true, "any caller": false} {
 		server := httptest.NewServer(r.Handler(mux, believed))
 		q, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/exec/web?command=geheim", nil)
 		if err != nil {
@@ -241,7 +241,7 @@ func TestServedRequestsAreSpans(t *testing.T) {
 			t.Errorf("%s: the request is %v, and what it calls %v", name, served, call)
 		}
 		if strings.Contains(served.String(), "geheim") {
-			t.Errorf("the span has what nobody may see: %v", served)
+			t.Errorf("the span has what no one may see: %v", served)
 		}
 	}
 	var off *Tracer
@@ -289,8 +289,8 @@ func TestGRPCCallsContinueTraces(t *testing.T) {
 	}
 }
 
-// TestNobodyWaitsForWhoReceives: ending spans takes no time, however long sending takes.
-func TestNobodyWaitsForWhoReceives(t *testing.T) {
+// TestSpansDoNotWaitForTheReceiver: ending spans takes no time, however long sending takes.
+func TestSpansDoNotWaitForTheReceiver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tracer, err := New(Options{
 			Config: tracingapi.TracingConfiguration{SamplingRatePerMillion: all()},

@@ -16,7 +16,7 @@ import (
 
 const (
 	// maxConnections bounds the connections of one user to one socket. A service has one a replica, and some for
-	// a moment while one replica replaces another; whoever wants more takes nothing from the others.
+	// a moment while one replica replaces another; a service that wants more takes nothing from the others.
 	maxConnections = 32
 
 	// refusalLogPeriod is how often one socket's refusals are logged. All are counted.
@@ -37,8 +37,8 @@ type BoundOptions struct {
 }
 
 // Bound returns a listener that holds at most 32 connections of one user's processes with a role open, and 32 of all
-// others together, such as root in a pod. It closes further ones at once, so that nobody can use up the descriptors of
-// a service. It owns the listener that it is given, which is one of Listen. Identify finds the peer of a connection
+// others together, such as root in a pod. It closes further ones at once, so that no caller can use up the descriptors
+// of a service. It owns the listener that it is given, which is one of Listen. Identify finds the peer of a connection
 // without asking the kernel again.
 func Bound(l net.Listener, o BoundOptions) net.Listener {
 	if o.Log == nil {

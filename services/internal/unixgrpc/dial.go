@@ -41,7 +41,7 @@ const (
 // DialOptions say whom a connection leads to.
 type DialOptions struct {
 	// Server is the role that must be serving: the server must have that role, or be root. Empty
-	// takes any server, which is for sockets whose folder is trusted.
+	// accepts any server, for sockets in a trusted folder.
 	Server role.Role
 	// Network and Self are for the single placement: the connection goes through Network as Self.
 	// A nil Network dials the unix socket.
@@ -52,8 +52,8 @@ type DialOptions struct {
 }
 
 // Dial returns a connection to the socket at path. It connects with the first call and for ever
-// again, waiting 1 s at most in between; a call while nobody serves fails with Unavailable, unless
-// it asks to wait (grpc.WaitForReady). A unary call without a deadline gets 30 s.
+// again, waiting 1 s at most in between; a call without a server fails with Unavailable, unless it asks to wait
+// (grpc.WaitForReady). A unary call without a deadline gets 30 s.
 func Dial(path string, o DialOptions, extra ...grpc.DialOption) (*grpc.ClientConn, error) {
 	dial := func(ctx context.Context, _ string) (net.Conn, error) {
 		if o.Network != nil {

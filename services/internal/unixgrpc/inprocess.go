@@ -39,7 +39,7 @@ func (n *InProcess) Listen(name string) (net.Listener, error) {
 	return l, nil
 }
 
-// Dial connects to name as the role; it fails as a unix socket does when nobody serves it.
+// Dial connects to name as the role; it fails as a unix socket does without a server.
 func (n *InProcess) Dial(ctx context.Context, self role.Role, name string) (net.Conn, error) {
 	n.mu.Lock()
 	l := n.listeners[name]

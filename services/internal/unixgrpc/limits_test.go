@@ -108,7 +108,7 @@ func (c *rawClient) settle(n uint64) (open bool) {
 	return !c.ended
 }
 
-// begin begins a call, whose first message is to have this size.
+// begin begins a call. Its first message is to have this size.
 func (c *rawClient) begin(id uint32, method string, size int) {
 	c.t.Helper()
 	err := c.framer.WriteHeaders(http2.HeadersFrameParam{
@@ -274,7 +274,7 @@ func TestRequestsThatTakeMemory(t *testing.T) {
 	}
 }
 
-// A user whose requests take much gets no further call until they end. Others do.
+// A user with large requests gets no further call until they end. Others do.
 func TestCallsBesideRequestsThatTakeMemory(t *testing.T) {
 	roles := map[int][]role.Role{0: {role.PLEG}, 47104: {role.PLEG}}
 	path := largeServer(t, Rules{Roles: func(uid int) []role.Role { return roles[uid] }})

@@ -22,7 +22,7 @@ const (
 	// kernel accepts for a process that is stopped, so only a dead one fails to.
 	probeTimeout = time.Second
 
-	// lockName is the file whose lock those take who open a socket in its folder.
+	// lockName is the file that a process locks to open a socket in its folder.
 	lockName = ".lock"
 
 	// lockTimeout bounds the wait for others who open a socket in the same folder just now.
@@ -91,8 +91,8 @@ func checkClosed(dir string) error {
 }
 
 // lockDir makes those who look for a stale socket and replace it take turns. The lock is of a file that only the
-// folder's owner may open: whoever may list a folder can lock that itself, and keep its owner from listening for ever.
-// It ends with the process.
+// folder's owner may open: any user that may list a folder can lock the folder itself, and keep its owner from
+// listening for ever. It ends with the process.
 func lockDir(dir string) (unlock func(), err error) {
 	path := filepath.Join(dir, lockName)
 	deadline := time.Now().Add(lockTimeout)
@@ -125,8 +125,8 @@ func isAt(f *os.File, path string) bool {
 	return err == nil && os.SameFile(open, named)
 }
 
-// removeStale removes the socket at path if nobody answers there, for who holds the folder's lock. If a
-// server does, the error is ErrInUse.
+// removeStale removes the socket at path if no server answers there. The caller holds the folder's lock. If a server
+// does, the error is ErrInUse.
 func removeStale(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -66,7 +66,7 @@ func TestListenWhereAnotherLocksTheFolder(t *testing.T) {
 			t.Fatal(err)
 		}
 		if info.Mode().IsRegular() && info.Mode().Perm() != 0o600 {
-			t.Errorf("%s, whose lock is taken, has mode %o: others may lock it", e.Name(), info.Mode().Perm())
+			t.Errorf("%s is a lock and has mode %o: others may lock it", e.Name(), info.Mode().Perm())
 		}
 	}
 }

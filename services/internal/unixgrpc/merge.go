@@ -42,7 +42,7 @@ func (m *merged) pump(l net.Listener) {
 		case m.accepted <- accepted{c, err}:
 		case <-m.closed:
 			if c != nil {
-				_ = c.Close() // nobody is left to tell
+				_ = c.Close() // no caller is left to report it to
 			}
 			return
 		}

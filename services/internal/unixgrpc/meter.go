@@ -15,9 +15,9 @@ import (
 )
 
 // gRPC bounds what a caller sends by the product of its connections, their calls, and the size of a message: its
-// windows bound each call alone, as the one of the connection is opened again before anybody has read the data. So a
-// server meters its connections itself. It charges a call, from its headers until its answer ends, with what the
-// caller has sent for it, whether it is a message yet or not.
+// windows bound each call alone, as the one of the connection is opened again before the data is read. So a server
+// meters its connections itself. It charges a call, from its headers until its answer ends, with what the caller has
+// sent for it, whether it is a message yet or not.
 const (
 	// userBudget is what one user's calls to one server may cost, and rootsBudget what those of root's tools may, which
 	// send whole pods. From half of it on, the server refuses further calls. A caller who goes beyond it all the same
@@ -101,7 +101,7 @@ func (a *accounts) of(p Peer) *account {
 	return a.byUser[user]
 }
 
-// call is one whose answer has not ended.
+// call is a call without a complete answer.
 type call struct {
 	cost  int
 	began time.Time
@@ -118,7 +118,7 @@ type meteredConn struct {
 	mu       sync.Mutex
 	in, out  frames
 	calls    map[uint32]*call
-	headers  time.Time   // when headers began whose end has not come; zero if there are none
+	headers  time.Time   // when unfinished headers began; zero if there are none
 	deadline *time.Timer // nil while nothing is waited for
 	ended    bool
 }
@@ -173,7 +173,7 @@ func (c *meteredConn) Close() error {
 
 func (c *meteredConn) cut(why error) {
 	c.closed(why)
-	_ = c.Close() // the caller is told by the end alone
+	_ = c.Close() // the caller learns of it by the end alone
 }
 
 // received charges what came, and reports whether the budget has room for it, and how much work it is.

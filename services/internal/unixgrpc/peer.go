@@ -127,7 +127,7 @@ func notServing(server role.Role, p Peer) error {
 	return fmt.Errorf("the server on the socket is not %s: %s", server, p)
 }
 
-// Info tells gRPC what these credentials are.
+// Info describes these credentials to gRPC.
 func (peerCredentials) Info() credentials.ProtocolInfo {
 	return credentials.ProtocolInfo{SecurityProtocol: "unix-peercred"}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/microlet/microlet/proto/role"
 )
 
-// Policy says which roles may call which methods. A method that it doesn't name nobody may call.
-// It is safe for concurrent use.
+// Policy says which roles may call which methods. No role may call a method that it doesn't name. It is safe for
+// concurrent use.
 type Policy struct {
 	mu      sync.RWMutex
 	methods map[string][]role.Role

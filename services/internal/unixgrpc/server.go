@@ -80,7 +80,7 @@ func NewServer(o ServerOptions, extra ...grpc.ServerOption) *grpc.Server {
 	}
 	options := []grpc.ServerOption{
 		grpc.Creds(peerCredentials{rules: o.Peers, meter: g}),
-		// Before anything of a call but its headers is read. It sees methods that nobody serves, too.
+		// Before anything of a call but its headers is read. It also sees unknown methods.
 		grpc.InTapHandle(g.admit),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(maxHeaders),

@@ -178,7 +178,7 @@ microlet_grpc_denied_total{method="unknown",uid=%q} 3
 	}
 }
 
-// dialRefused connects to a server of which nobody may call a method.
+// dialRefused connects to a server that allows no method to any caller.
 func dialRefused(t *testing.T) *grpc.ClientConn {
 	t.Helper()
 	l, path := listen(t)
@@ -191,7 +191,7 @@ func dialRefused(t *testing.T) *grpc.ClientConn {
 	return conn
 }
 
-func TestMethodsThatNobodyServesAreDenied(t *testing.T) {
+func TestUnknownMethodsAreDenied(t *testing.T) {
 	conn := dialRefused(t)
 	err := conn.Invoke(t.Context(), "/no.such.Service/Method", &grpc_health_v1.HealthCheckRequest{},
 		&grpc_health_v1.HealthCheckResponse{})
@@ -313,7 +313,7 @@ func TestClientRefusesAnImpostor(t *testing.T) {
 	} else if err == nil {
 		t.Error("a server of another role was taken for podsync")
 	}
-	// The same handshake with a server whose UID is not root's.
+	// The same handshake with a server that does not run as root.
 	a, b, err := socketPair()
 	if err != nil {
 		t.Fatal(err)
@@ -363,7 +363,7 @@ func TestInProcessRoles(t *testing.T) {
 		t.Errorf("an operator's tool, through the socket: %v", got)
 	}
 	if got := call("/run/other.sock", DialOptions{Network: &network, Self: role.PLEG}); got != codes.Unavailable {
-		t.Errorf("a socket that nobody serves: %v, want Unavailable", got)
+		t.Errorf("a socket without a server: %v, want Unavailable", got)
 	}
 }
 

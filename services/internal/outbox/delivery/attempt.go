@@ -20,7 +20,7 @@ const (
 	// callTimeout bounds one call to the apiserver.
 	callTimeout = 10 * time.Second
 	// maxCalls bounds the calls under way at one time, apart from those that have taken slowCall: what hangs keeps
-	// nobody waiting.
+	// no other call waiting.
 	maxCalls = 16
 	slowCall = time.Second
 	// deliverMin and deliverMax are the first and the longest pause between two attempts while the apiserver is not

@@ -27,8 +27,8 @@ import (
 const (
 	// keepPeriod is well below the 10 s after which the bus gives a message out again.
 	keepPeriod = 3 * time.Second
-	// rememberDone is how many delivered Events are known by name, for those whose acknowledgement was lost: more
-	// than can wait for one.
+	// rememberDone is how many delivered Events are known by name, in case their acknowledgement was lost. It is more than
+	// can wait for one.
 	rememberDone = 4 * subject.OutboxMaxPending
 	// rememberSeries is how many Events are known for their repetitions, and as many kinds of them by ten messages each.
 	// A node's pods have several hundred. A service may record Events of 16 KiB, so that these are 200 MiB.
@@ -53,7 +53,7 @@ type Options struct {
 	// Burst is eventBurst: how many may go at once. The kubelet's default is 100.
 	Burst int
 	// Answered returns when the apiserver last answered a request of another kind, by which an apiserver that is away
-	// differs from one that hangs over an Event. Nil if nobody knows.
+	// differs from one that hangs over an Event. Nil if it is not known.
 	Answered func() time.Time
 	// Tracer continues the traces that Events were recorded in; nil records none.
 	Tracer *tracing.Tracer
@@ -108,7 +108,7 @@ type Delivery struct {
 
 	work sync.WaitGroup // of Run
 	room chan struct{}  // held Events
-	wake signal.Signal  // tells keepHeld that there are some
+	wake signal.Signal  // wakes keepHeld when there are some
 	done *lru.Cache     // names of Events that are done with
 
 	mu       sync.Mutex
@@ -274,7 +274,7 @@ func (d *Delivery) acknowledge(ctx context.Context, m message) {
 	}
 }
 
-// keepHeld tells the bus that what is held is worked on, until ctx ends.
+// keepHeld reports to the bus that held records are being processed, until ctx ends.
 func (d *Delivery) keepHeld(ctx context.Context) {
 	t := time.NewTicker(keepPeriod)
 	defer t.Stop()

@@ -14,7 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// imageSize of an image whose size no test has set.
+// imageSize of an image if no test has set its size.
 const imageSize = 5 << 20
 
 // Pull says what pulling an image does. The zero value succeeds at once.

@@ -178,7 +178,7 @@ func TestEventsTellWhatHappened(t *testing.T) {
 	defer s.stop()
 	_, containerID := start(t, s.conn, "web")
 	events := s.events(t)
-	// The stream is open once the runtime knows of it; until then an event is nobody's.
+	// The stream is open once the runtime knows of it; until then an event has no receiver.
 	for s.EventStreams() == 0 {
 		if err := t.Context().Err(); err != nil {
 			t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var update = flag.Bool("update", false, "write the files anew that show what the code makes")
+var update = flag.Bool("update", false, "rewrite the files that show what the code makes")
 
 // Check fails the test if a file is not what the code makes, and shows what differs. With -update it writes
 // the file.

@@ -103,7 +103,7 @@ const configuration = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus
 </busconfig>
 `
 
-// daemon starts a dbus-daemon whose socket any user may reach.
+// daemon starts a dbus-daemon with a socket that any user may reach.
 func daemon(t testing.TB, dir string, policies []string) string {
 	t.Helper()
 	var includes strings.Builder
@@ -143,7 +143,7 @@ func daemon(t testing.TB, dir string, policies []string) string {
 	return strings.TrimSpace(address)
 }
 
-// Begin begins a shutdown: whoever listens is told. It returns at once.
+// Begin begins a shutdown, and sends the signal to all listeners. It returns at once.
 func (l *Logind) Begin(t testing.TB) { l.prepare(t, true) }
 
 // Cancel ends a shutdown that did not happen.

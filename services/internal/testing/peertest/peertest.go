@@ -25,7 +25,7 @@ import (
 	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
 
-// made counts the cgroups, whose names differ.
+// made counts the cgroups, so that their names differ.
 var made atomic.Int64
 
 // Cgroup makes a cgroup below the test's own in each hierarchy that is mounted, and removes it when the test ends. It

@@ -23,8 +23,8 @@ import (
 const programEnv = "MICROLET_TEST_PROGRAM"
 
 // Program is what TestMain calls first: in a process that Command made, and in those that the program itself starts
-// with a word as its first argument, it is main and then exits with 0. In the process of the tests, whose arguments are
-// flags, it does nothing.
+// with a word as its first argument, it is main and then exits with 0. In the process of the tests, which has flags as
+// arguments, it does nothing.
 func Program(main func()) {
 	word := len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-")
 	if os.Getenv(programEnv) == "" && !word {
