@@ -12,7 +12,7 @@ import (
 	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
 
-// A service that something else starts finds what it needs, and status tells of it.
+// A service that something else starts finds what it needs, and status shows it.
 func TestExternal(t *testing.T) {
 	a := newAgent(t, "--external=prober")
 	a.start()
@@ -71,7 +71,7 @@ func (a *agent) health(name string) error {
 	return proctest.Command(a.t.Context(), "health", name, "--runtime-dir="+a.runtimeDir()).Run()
 }
 
-// Prepare makes what services need that nobody here starts; each then runs as its own user.
+// Prepare makes what services need that are not started here; each then runs as its own user.
 func TestPrepare(t *testing.T) {
 	a := newAgent(t)
 	for range 2 { // the second finds what the first made

@@ -56,7 +56,7 @@ func TestRestart(t *testing.T) {
 	a.stop()
 }
 
-// The newest lines of the log are there without a journal, also while somebody follows them.
+// The newest lines of the log are there without a journal, also while a user follows them.
 func TestLogs(t *testing.T) {
 	a := newAgent(t)
 	a.start()
@@ -90,7 +90,7 @@ func TestLogs(t *testing.T) {
 		t.Error(err)
 	}
 	if err := follower.Wait(); err == nil {
-		t.Error("who follows the log of an agent that ends is not told")
+		t.Error("a follower of the log gets no error when the agent ends")
 	}
 	if got := string(followed); !strings.Contains(got, "restart was asked for") || !strings.Contains(got, `"service":"pleg"`) {
 		t.Errorf("followed:\n%s", got)

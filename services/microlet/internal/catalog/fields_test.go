@@ -111,7 +111,7 @@ func fieldsRead(t *testing.T, dir string) []string {
 			return true
 		})
 		ast.Inspect(source,
-			func(n ast.Node) bool { // nobody takes a part as a whole, in which this test would not find what is read
+			func(n ast.Node) bool { // no code takes a part as a whole, in which this test would not find what is read
 				switch n := n.(type) {
 				case *ast.AssignStmt:
 					for _, value := range n.Rhs {

@@ -24,8 +24,8 @@ func newCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check [flags]",
 		Short: "Check the configuration and this machine before \"microlet up\"",
-		Long: `Check the configuration and this machine before "microlet up", whose flags it takes, those of the kubelet among
-them. It starts and changes nothing. It looks at all settings, the credentials and their end, the API server, the
+		Long: `Check the configuration and this machine before "microlet up". It takes the same flags, those of the kubelet
+among them. It starts and changes nothing. It looks at all settings, the credentials and their end, the API server, the
 runtime, cgroups, the network plugin, ports, users, sysctls, kernel modules, swap and disks.
 It exits with 1 if anything would keep the agent or its pods from running, and with 0 if there are only warnings.`,
 		Example: "  microlet check --config=/var/lib/kubelet/config.yaml --kubeconfig=/etc/kubernetes/kubelet.conf\n" +

@@ -31,7 +31,7 @@ func TestCheckReportsAllAtOnce(t *testing.T) {
 	for _, want := range []string{
 		"configuration  maxPods=-3 (file " + file + "): ", "topologyManagerPolicy=single-numa-node (file",
 		"registryPullQPs (file " + file + "): the key is unknown", `to do: write "registryPullQPS"`, "--runtime-calls=0",
-		"nobody serves /nonexistent/cri.sock", "disk  ", "standalone",
+		"nothing serves /nonexistent/cri.sock", "disk  ", "standalone",
 		"2 of the settings above remain to be corrected by hand", "    maxPods: 110\n", "    topologyManagerPolicy: none\n",
 		"topologyManagerPolicy: none instead of single-numa-node; the node does without what it enforces or protects",
 	} {
@@ -57,7 +57,7 @@ func TestCheckOfAnOldCommandLine(t *testing.T) {
 	for _, want := range []string{
 		"flag           --network-plugin: the kubelet has no such flag any more\n", "to do: remove it: the container runtime",
 		"flag           --housekeeping-interval=often: the value does not fit\n", "configuration  maxPods=-3",
-		"nobody serves /nonexistent/cri.sock", "disk  ",
+		"nothing serves /nonexistent/cri.sock", "disk  ",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("lacks %q\n%s", want, out)

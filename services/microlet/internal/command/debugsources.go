@@ -126,7 +126,7 @@ func askHTTP(socket, path string) func(context.Context) ([]byte, error) {
 	}
 }
 
-// owner is whose a file is.
+// owner is the owner of a file.
 func owner(info fs.FileInfo) (uid, gid int) {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		return int(st.Uid), int(st.Gid)

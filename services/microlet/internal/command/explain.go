@@ -59,7 +59,7 @@ with what the node has. It exits with 1 if the node would refuse one. Only root 
 	return cmd
 }
 
-// isManifest tells a file from the name of a pod.
+// isManifest distinguishes a file from the name of a pod.
 func isManifest(name string) bool {
 	switch filepath.Ext(name) {
 	case ".yaml", ".yml", ".json":

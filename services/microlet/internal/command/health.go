@@ -32,7 +32,7 @@ func newHealth() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&cfg.RuntimeDir, "runtime-dir", cfg.RuntimeDir, "runtime folder of the node agent that is asked")
 	cmd.Flags().StringSliceVar(&cfg.PeerCgroups, "peer-cgroups", nil,
-		"further cgroups whose processes are the node agent's, such as /system.slice/microlet.service")
+		"further cgroups with processes of the node agent, such as /system.slice/microlet.service")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		r, err := findRole(args[0])
 		if err != nil {
@@ -50,7 +50,7 @@ func askHealth(ctx context.Context, cfg *service.Config, r role.Role) error {
 		return err
 	}
 	if len(replicas) == 0 {
-		return fmt.Errorf("%s is not running: nobody serves %s; start it, or name its --runtime-dir", r,
+		return fmt.Errorf("%s is not running: nothing serves %s; start it, or name its --runtime-dir", r,
 			cfg.Socket(r))
 	}
 	serving := 0

@@ -111,7 +111,7 @@ func writeLogs(to io.Writer, page *supervisorv1.ReadLogsResponse) error {
 	return w.Flush()
 }
 
-// harmless is text without what would control a terminal: a service that somebody took over writes its log as it likes.
+// harmless is text without what would control a terminal: a service that an attacker has taken over controls its log.
 func harmless(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r)) {

@@ -80,7 +80,7 @@ func explainPods(err error, socket string) error {
 		return fmt.Errorf("podsync on %s is of an older version, which cannot do this: restart it", socket)
 	}
 	if errors.Is(err, os.ErrNotExist) || refusal.Code() == codes.Unavailable {
-		return fmt.Errorf("podsync is not running: nobody serves %s; start microlet up, or name its --runtime-dir",
+		return fmt.Errorf("podsync is not running: nothing serves %s; start microlet up, or name its --runtime-dir",
 			socket)
 	}
 	if errors.Is(err, os.ErrPermission) {
@@ -238,7 +238,7 @@ func unreadManifest(name string, err error) error {
 	return fmt.Errorf("manifest %s: %w", name, unread(err))
 }
 
-// awaitReady waits until the pod is ready or has ended, and tells each change of its state.
+// awaitReady waits until the pod is ready or has ended, and reports each change of its state.
 func (p *pods) awaitReady(ctx context.Context, out io.Writer, pod *podsyncv1.LocalPod, timeout time.Duration) error {
 	last := ""
 	return p.look(ctx, pod, timeout, func(s *v1.PodStatus, gone bool) (bool, error) {

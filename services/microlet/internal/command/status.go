@@ -158,7 +158,7 @@ func dialUp(socket string) (client supervisorv1.SupervisorServiceClient, closeUp
 	return supervisorv1.NewSupervisorServiceClient(conn), func() { _ = conn.Close() }, nil
 }
 
-// errNoSupervisor says that nobody serves the supervisor's socket.
+// errNoSupervisor says that nothing serves the supervisor's socket.
 var errNoSupervisor = errors.New("microlet up is not running")
 
 // withoutSupervisor adds to an error what to do where units or containers start the services.
@@ -175,7 +175,7 @@ func explain(err error, socket string) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist), strings.Contains(text, syscall.ECONNREFUSED.Error()),
 		strings.Contains(text, syscall.ENOENT.Error()):
-		return fmt.Errorf("%w: nobody serves %s; start it, or name its --runtime-dir", errNoSupervisor, socket)
+		return fmt.Errorf("%w: nothing serves %s; start it, or name its --runtime-dir", errNoSupervisor, socket)
 	case errors.Is(err, fs.ErrPermission), strings.Contains(text, syscall.EACCES.Error()),
 		strings.Contains(text, "PermissionDenied"):
 		return fmt.Errorf("microlet up may only be asked by root: %w", err)
@@ -196,7 +196,7 @@ type Status struct {
 	PID       int32     `json:"pid"`
 	Started   time.Time `json:"started"`
 	Processes []Process `json:"processes"`
-	// Certificates are those that the node works with; none of an agent that does not tell.
+	// Certificates are those that the node works with; none if the agent does not report them.
 	Certificates []Certificate `json:"certificates,omitempty"`
 }
 

@@ -1,4 +1,4 @@
-// Package local is the program microlet-local: the services that speak to nobody but the other services of the node.
+// Package local is the program microlet-local: the services that communicate only with other services of the node.
 //
 // They are in microlet, too, and microlet-local is there only to take less memory: it leaves out the clients of the API
 // server, the NATS server and the kubelet's HTTP API, which set up megabytes in every process before main. "microlet

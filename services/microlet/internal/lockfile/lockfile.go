@@ -27,9 +27,9 @@ type Lock struct {
 }
 
 // Acquire creates the file if need be and waits for its lock until ctx ends. The lock is that of flock(2), as the
-// kubelet's. It calls waiting once if another process holds it. With watch set, Contended tells of contention.
+// kubelet's. It calls waiting once if another process holds it. With watch set, Contended reports contention.
 func Acquire(ctx context.Context, path string, watch bool, waiting func()) (*Lock, error) {
-	for told := false; ; {
+	for reported := false; ; {
 		l, err := try(path, watch)
 		if err == nil {
 			return l, nil
@@ -37,9 +37,9 @@ func Acquire(ctx context.Context, path string, watch bool, waiting func()) (*Loc
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("--lock-file=%s: %w", path, err)
 		}
-		if !told {
+		if !reported {
 			waiting()
-			told = true
+			reported = true
 		}
 		select {
 		case <-ctx.Done():
@@ -49,7 +49,7 @@ func Acquire(ctx context.Context, path string, watch bool, waiting func()) (*Loc
 	}
 }
 
-// try takes the lock if nobody has it. The file may have been replaced in the meantime: then others lock another one.
+// try takes the lock if it is free. The file may have been replaced in the meantime: then others lock another one.
 func try(path string, watch bool) (_ *Lock, err error) {
 	l := &Lock{path: path}
 	l.file, err = os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NONBLOCK, 0o600)

@@ -58,9 +58,9 @@ func contended(ctx context.Context, l *Lock) <-chan error {
 func TestTheLockChangesHands(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubelet.lock")
 	l := acquire(t, path, true)
-	told := contended(t.Context(), l)
+	reported := contended(t.Context(), l)
 	f, locked := rival(t, path)
-	if err := within(t, "contention", told); !errors.Is(err, ErrContended) {
+	if err := within(t, "contention", reported); !errors.Is(err, ErrContended) {
 		t.Errorf("Contended() = %v", err)
 	}
 	if err := l.Release(); err != nil {
@@ -95,14 +95,14 @@ func TestTheLockChangesHands(t *testing.T) {
 func TestRemovalIsContention(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubelet.lock")
 	l := acquire(t, path, true)
-	told := contended(t.Context(), l)
-	if err := os.Chmod(path, 0o640); err != nil { // this is nobody's claim
+	reported := contended(t.Context(), l)
+	if err := os.Chmod(path, 0o640); err != nil { // no process claims the lock by this
 		t.Fatal(err)
 	}
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	if err := within(t, "contention", told); !errors.Is(err, ErrContended) {
+	if err := within(t, "contention", reported); !errors.Is(err, ErrContended) {
 		t.Errorf("Contended() = %v", err)
 	}
 	if err := l.Release(); err != nil {
@@ -114,9 +114,9 @@ func TestWaitingEnds(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubelet.lock")
 	l := acquire(t, path, true)
 	ctx, cancel := context.WithCancel(t.Context())
-	told := contended(ctx, l)
+	reported := contended(ctx, l)
 	cancel()
-	if err := within(t, "the end of the watch", told); err != nil {
+	if err := within(t, "the end of the watch", reported); err != nil {
 		t.Errorf("Contended() = %v after the end of its context", err)
 	}
 	ctx, cancel = context.WithCancel(t.Context())

@@ -22,7 +22,7 @@ const (
 	Serving = "serving"
 )
 
-// errMissing says that a certificate was requested and nobody has signed it, or that its file was removed.
+// errMissing says that a requested certificate is not signed yet, or that its file was removed.
 var errMissing = errors.New("there is none yet")
 
 // Certificate is one of the node's.
@@ -104,7 +104,7 @@ func parse(name, path string, data []byte) Certificate {
 	return Certificate{Name: name, Path: path, NotAfter: all[0].NotAfter}
 }
 
-// reason is an error without the path, which is told beside it.
+// reason is an error without the path, which is printed beside it.
 func reason(err error) error {
 	if path := new(fs.PathError); errors.As(err, &path) {
 		err = path.Err

@@ -51,7 +51,7 @@ func TestRead(t *testing.T) {
 		{name: "no port for the configured one", setup: func(dir string, k *kubeletconfig.Config) {
 			k.Kubelet.TLSCertFile = filepath.Join(dir, "later.pem")
 		}},
-		{name: "a requested one that nobody signed", user: &clientcmdapi.AuthInfo{Token: "t"},
+		{name: "a requested one that is not signed", user: &clientcmdapi.AuthInfo{Token: "t"},
 			setup: func(_ string, k *kubeletconfig.Config) {
 				k.Kubelet.ServerTLSBootstrap, *k.Kubelet.EnableServer = true, true
 			}, want: []string{"serving kubelet-server-current.pem there is none yet"}},

@@ -30,7 +30,7 @@ func (h Host) lines(name string) []string {
 	return all
 }
 
-// identity checks who asks, and that nobody else has the users and groups of the services.
+// identity checks the user that runs the check, and that no other user or group has an ID of the services.
 func (h Host) identity(r *report) {
 	if h.UID != 0 {
 		r.failed("user", fmt.Sprintf("microlet up runs as root, and this is uid %d; some checks are incomplete", h.UID),
@@ -56,11 +56,11 @@ func (h Host) identity(r *report) {
 			}
 			taken++
 			r.failed("users", fmt.Sprintf("/%s gives %d, which is for %s, to %s", file, n, ids[n], fields[0]),
-				"give it another number: whoever has it can act as that service")
+				"give it another number: a user with this number can act as that service")
 		}
 	}
 	if taken == 0 {
-		r.ok("users", "nobody else has the users and groups %d to %d", role.GroupNode, role.GroupLogs)
+		r.ok("users", "the users and groups %d to %d belong to the services alone", role.GroupNode, role.GroupLogs)
 	}
 }
 

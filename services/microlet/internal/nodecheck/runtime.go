@@ -21,7 +21,7 @@ func (h Host) runtime(ctx context.Context, r *report, k *kubeletconfig.Config) {
 	remedy := "start the runtime, or name its socket with containerRuntimeEndpoint, which is " + endpoint
 	if socket, ok := strings.CutPrefix(endpoint, "unix://"); ok {
 		if _, err := os.Stat(socket); err != nil {
-			r.failed("runtime", "nobody serves "+socket, remedy)
+			r.failed("runtime", "nothing serves "+socket, remedy)
 			h.cni(r)
 			return
 		}
@@ -75,7 +75,7 @@ func (h Host) cgroupDriver(ctx context.Context, r *report, k *kubeletconfig.Conf
 	config, err := client.RuntimeConfig(ctx, &runtimeapi.RuntimeConfigRequest{})
 	switch {
 	case status.Code(err) == codes.Unimplemented:
-		r.warn("cgroup driver", "the runtime does not tell which it uses; the agent uses "+k.Kubelet.CgroupDriver,
+		r.warn("cgroup driver", "the runtime does not report which it uses; the agent uses "+k.Kubelet.CgroupDriver,
 			"see that the runtime's configuration has the same")
 		return
 	case err != nil:

@@ -11,7 +11,7 @@ const (
 
 // backoff says how long to wait before the next start: not at all the first time, since most ends
 // are a kill or an upgrade, and then 0.1 s, doubling up to 1 s, for a process that ends again and
-// again. There is no end to it: nobody else would start the node's processes.
+// again. It never ends, because nothing else would start the node's processes.
 type backoff struct{ last time.Duration }
 
 // next is asked once for each end, with how long the process lived.

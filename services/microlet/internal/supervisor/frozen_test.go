@@ -60,7 +60,7 @@ func frozen(t *testing.T) (dir string, thaw func()) {
 	}
 	t.Cleanup(func() {
 		freeze(false)
-		// Whoever wrote to it has to be gone.
+		// The process that wrote to it has to be gone.
 		proctest.Await(t, waitLimit, "the unmount of "+dir, func() bool { return unix.Unmount(dir, 0) == nil })
 	})
 	freeze(true)

@@ -211,7 +211,7 @@ func TestWatchdogOffLetsAHungProcessBe(t *testing.T) {
 	})
 }
 
-func TestAHungProcessDelaysNobodyForLong(t *testing.T) {
+func TestAHungProcessDelaysOthersBriefly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &fakeLauncher{behave: func(name string, _ int, p *fakeProcess) string {
 			if name == "bus" {

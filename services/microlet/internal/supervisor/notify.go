@@ -53,8 +53,8 @@ func parseNote(datagram string) note {
 	return n
 }
 
-// printable is what a terminal shows as it is, and a message of protobuf bears: the text comes from a process that may
-// be somebody else's.
+// printable is what a terminal shows unchanged, and what a message of protobuf may hold: the text may come from a
+// process of an attacker.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unprintable(r) {
@@ -114,8 +114,8 @@ func (m *mailbox) prepare(uid int) error {
 	return errors.Join(err, optErr)
 }
 
-// read passes the notifications of pid on until the mailbox is closed; those of anybody else are
-// refused and logged. It closes notes. Files that come along go to kept, nil for a process that may keep none.
+// read passes the notifications of pid on until the mailbox is closed; those of other processes are refused and logged.
+// It closes notes. Files that come along go to kept, nil for a process that may keep none.
 func (m *mailbox) read(pid int, notes chan<- note, kept *keptFiles, done <-chan struct{}, log *slog.Logger,
 	refused func()) {
 	defer close(notes)

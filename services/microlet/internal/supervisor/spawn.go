@@ -389,7 +389,7 @@ func (p *realProcess) signal(s syscall.Signal) error {
 func (p *realProcess) stuck() (string, bool) { return stuck("/proc", p.pid()) }
 
 // wait reaps the process. What it started and left behind ends with it: the group is killed while
-// the process is still there as a zombie, so that its number is nobody else's.
+// the process is still there as a zombie, so that no other process has its number.
 func (p *realProcess) wait() {
 	for {
 		err := unix.Waitid(unix.P_PID, p.pid(), nil, unix.WEXITED|unix.WNOWAIT, nil)

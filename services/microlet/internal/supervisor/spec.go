@@ -43,7 +43,7 @@ type Spec struct {
 	// Nice is added to the supervisor's own niceness, up to 19: a process that is nicer gives way to the
 	// others where they want more processor than there is. See sched(7).
 	Nice int
-	// PrivateNetwork gives the process a network of its own, whose only device is a loopback that is down. Where the
+	// PrivateNetwork gives the process a network of its own with a single device: a loopback that is down. Where the
 	// kernel refuses that, the log says so, and the process has the supervisor's network.
 	PrivateNetwork bool
 	// Writable are folders. A process with NoNewPrivileges may write below them only, also where its user may write

@@ -114,7 +114,7 @@ func (c credentials) sync() (changed bool, err error) {
 	return changed || wrote, err
 }
 
-// read reads a file. It returns nil for the certificate that is requested while nobody has signed it.
+// read reads a file. It returns nil for the requested certificate until it is signed.
 func (c credentials) read(path string) ([]byte, error) {
 	if path != c.requested {
 		return os.ReadFile(path)
@@ -126,8 +126,8 @@ func (c credentials) read(path string) ([]byte, error) {
 	return data, err
 }
 
-// readRequested reads a certificate that podsync requests, with its key. It does not exist while nobody has signed it.
-// Between the two steps of a renewal there is no link to it, and then it is the one that comes.
+// readRequested reads a certificate that podsync requests, with its key. It does not exist until it is signed. Between
+// the two steps of a renewal there is no link to it, and then it is the one that comes.
 func readRequested(link string) ([]byte, error) {
 	data, err := os.ReadFile(link)
 	if errors.Is(err, fs.ErrNotExist) {

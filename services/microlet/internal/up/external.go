@@ -36,7 +36,7 @@ func (c *Config) validateExternal() error {
 		path := c.Kubelet.Node.LockFile
 		for _, name := range []role.Role{role.Podsync, role.NodeStatus} {
 			if slices.Contains(c.External, string(name)) {
-				errs = append(errs, fmt.Errorf("--lock-file=%s: %s, which external names, would run whoever holds the lock: "+
+				errs = append(errs, fmt.Errorf("--lock-file=%s: %s, which external names, would run without the lock: "+
 					"remove the flag, or let microlet up start it", path, name))
 			}
 		}

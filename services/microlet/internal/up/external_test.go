@@ -60,7 +60,7 @@ func TestExternalServicesAreAccountedFor(t *testing.T) {
 		t.Errorf("external are %q, want %q", cfg.externals(), want)
 	}
 	s := newServer(&cfg, accounts{{Name: "podsync", State: supervisor.Ready}},
-		bus.Watch[busv1.Heartbeat](nobodysBus(t), subject.Heartbeats, ">", nil), nil)
+		bus.Watch[busv1.Heartbeat](unservedBus(t), subject.Heartbeats, ">", nil), nil)
 	answer, err := s.GetStatus(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)

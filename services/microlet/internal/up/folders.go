@@ -45,8 +45,7 @@ type folder struct {
 	name     string
 	mode     fs.FileMode
 	uid, gid int
-	// private: what is in it is worthless to anybody but its owner, so that the folder is made anew when
-	// another owned it.
+	// private: its contents are of use only to its owner, so the folder is created again if it had another owner.
 	private bool
 	// deep: all that is in it belongs to the owner too.
 	deep bool
@@ -102,7 +101,7 @@ func (c *Config) writable(s service.Definition, id role.Identity) []string {
 	return own
 }
 
-// make makes the folder what it should be. Nobody but root can change what is beside it.
+// make makes the folder what it should be. Only root can change what is beside it.
 func (f folder) make(ctx context.Context, root *os.Root) error {
 	info, err := root.Lstat(f.name)
 	switch {
@@ -201,8 +200,8 @@ func discard(ctx context.Context, root *os.Root, name string) error {
 	return removal.Tree(ctx, filepath.Join(root.Name(), name))
 }
 
-// empty removes what is in a folder, as far as it can be before ctx ends. What is left harms nobody, or its owner
-// alone: no start fails for it.
+// empty removes what is in a folder, as far as it can be before ctx ends. What is left harms its owner at most, so no
+// start fails because of it.
 func empty(ctx context.Context, root *os.Root, name string) {
 	err := func() error {
 		dir, err := root.Open(name)
@@ -263,7 +262,7 @@ func makeFolders(ctx context.Context, root *os.Root, placement string) error {
 func removeSharedSockets(ctx context.Context, root *os.Root) error {
 	info, err := root.Lstat("metrics")
 	if err == nil {
-		if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Gid == role.GroupNode { // else it is somebody else's
+		if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Gid == role.GroupNode { // else it is not a service's
 			err = discard(ctx, root, "metrics")
 		}
 	}
@@ -299,7 +298,7 @@ func removeDeadSockets(ctx context.Context, root *os.Root) error {
 	return nil
 }
 
-// removeSockets removes the sockets of one process of a service, which is dead and still listens: nobody would
+// removeSockets removes the sockets of one process of a service, which is dead and still listens: a successor would not
 // replace a socket that answers.
 func removeSockets(dir string, r role.Role, replica int) (err error) {
 	root, err := os.OpenRoot(dir)

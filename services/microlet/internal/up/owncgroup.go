@@ -51,7 +51,7 @@ func moveTo(name string) error {
 	if libcgroups.IsCgroup2UnifiedMode() {
 		isNew = !libcgroups.PathExists(dir)
 		// A node agent that ran there has left cgroups of its processes below: it may have none of its own then. A
-		// cgroup of somebody else's stays as it is.
+		// cgroup of another program stays as it is.
 		if _, err := unix.Getxattr(dir, ownMark, nil); err == nil {
 			if err := takeControllersBack(dir); err != nil {
 				return err

@@ -43,7 +43,7 @@ func findPrograms(ctx context.Context, own string, log *slog.Logger) programs {
 	return p
 }
 
-// checkOwner refuses what somebody else has put beside a program, as everybody may in a folder such as /tmp. It is to
+// checkOwner refuses what another user has put beside a program, as any user may in a folder such as /tmp. It is to
 // belong to root, to the user of this process or to the owner of the program, and so is a link to it.
 func checkOwner(path, own string) error {
 	allowed := []int{0, os.Geteuid()}
@@ -62,7 +62,7 @@ func checkOwner(path, own string) error {
 	return nil
 }
 
-// owner is -1 where the file system tells none.
+// owner is -1 where the file system reports none.
 func owner(info fs.FileInfo) int {
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
 		return int(stat.Uid)

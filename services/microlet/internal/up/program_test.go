@@ -55,7 +55,7 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
-// A folder may be one that everybody can write to, and what somebody else has put there is not run.
+// A folder may be one that all users can write to. What another user has put there is not run.
 func TestAProgramOfSomebodyElse(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root: it gives files to other users")
@@ -66,12 +66,12 @@ func TestAProgramOfSomebodyElse(t *testing.T) {
 		owner, link int // of microlet-local, and of the link to it if it is one
 		used        bool
 	}{
-		"root":                    {owner: 0, used: true},
-		"owner of microlet":       {owner: developer, used: true},
-		"somebody else":           {owner: stranger},
-		"link of the owner":       {owner: 0, link: developer, used: true},
-		"link of somebody else":   {owner: 0, link: stranger},
-		"link to somebody else's": {owner: stranger, link: developer},
+		"root":                   {owner: 0, used: true},
+		"owner of microlet":      {owner: developer, used: true},
+		"another user":           {owner: stranger},
+		"link of the owner":      {owner: 0, link: developer, used: true},
+		"link of another user":   {owner: 0, link: stranger},
+		"link to another user's": {owner: stranger, link: developer},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

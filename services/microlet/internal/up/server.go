@@ -45,7 +45,7 @@ func newServer(c *Config, a agents, heartbeats *bus.View[*busv1.Heartbeat], log 
 	}
 }
 
-// serve registers the server, whose methods are root's.
+// serve registers the server. Only root may call its methods.
 func (s *server) serve(on *service.Service) {
 	supervisorv1.RegisterSupervisorServiceServer(on.GRPC, s)
 	for _, method := range []string{
@@ -58,7 +58,7 @@ func (s *server) serve(on *service.Service) {
 }
 
 // GetStatus accounts for the supervisor itself, then for its processes in start order, and last for the services that
-// something else starts. In the single placement all are one process, whose memory is counted once.
+// something else starts. In the single placement, all are one process, and its memory is counted once.
 func (s *server) GetStatus(context.Context, *supervisorv1.GetStatusRequest) (*supervisorv1.GetStatusResponse, error) {
 	self := supervisor.Process{Name: string(role.Up), State: supervisor.Ready, PID: os.Getpid(), Started: s.started}
 	out := &supervisorv1.GetStatusResponse{

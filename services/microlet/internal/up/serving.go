@@ -117,7 +117,7 @@ func (c *Config) newServing(k *kubeletconfig.Config, id role.Identity) (*serving
 // cluster.
 func (s *serving) forget() error {
 	if s.requested != "" && isThere(s.requested) {
-		return nil // what is wrong with it is told when it is copied
+		return nil // what is wrong with it is reported when it is copied
 	}
 	if err := os.Remove(filepath.Join(s.dir, nodeapi.ServingPair)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the copy of the serving certificate: %w", err)
@@ -125,8 +125,8 @@ func (s *serving) forget() error {
 	return nil
 }
 
-// selfSign makes a certificate that says who the node is and that nobody vouches for, as the kubelet
-// does; one that is there stays. What a start that was cut off, or a full disk, has left of one is replaced.
+// selfSign makes a self-signed certificate for the node, as the kubelet does. An existing one stays. What a start that
+// was cut off, or a full disk, has left of one is replaced.
 func selfSign(cert, key, host string) error {
 	if _, err := tls.LoadX509KeyPair(cert, key); err == nil {
 		return nil

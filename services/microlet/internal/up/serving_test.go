@@ -47,7 +47,7 @@ func TestTheNodesOwnCertificate(t *testing.T) {
 	for _, placement := range []string{Processes, Single} {
 		t.Run(placement, func(t *testing.T) {
 			certs := t.TempDir()
-			// Without an API server nobody signs anything else.
+			// Without an API server, nothing else is signed.
 			cfg := prepared(t, placement, "serverTLSBootstrap: true\n", "--cert-dir="+certs)
 			if _, err := cfg.writeResolved(); err != nil {
 				t.Fatal(err)
@@ -135,7 +135,7 @@ func TestTheRequestedCertificate(t *testing.T) {
 	}
 }
 
-// requesting is a node whose requested certificate has come, which serves in place of the configured one.
+// requesting is a node that has received its requested certificate, which serves in place of the configured one.
 func requesting(t *testing.T) (cfg Config, certs string, sync func() error) {
 	t.Helper()
 	certs = t.TempDir()
@@ -201,7 +201,7 @@ func TestTheConfiguredCertificateMayGo(t *testing.T) {
 	}
 }
 
-// While nobody has signed the requested certificate, the configured pair serves, and never half of it.
+// Until the requested certificate is signed, the configured pair serves, and never half of it.
 func TestHalfOfTheConfiguredCertificateIsNotCopied(t *testing.T) {
 	cfg, certs, sync := requesting(t)
 	if err := os.Remove(filepath.Join(certs, "kubelet-server-current.pem")); err != nil {

@@ -62,7 +62,7 @@ func (s *single) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// turn tells when all are ready or have had their time for it, and ends the process when one hangs.
+// turn reports when all are ready or have had their time for it, and ends the process when one hangs.
 func (s *single) turn(ctx context.Context) error {
 	t := time.NewTicker(singleTurn)
 	defer t.Stop()

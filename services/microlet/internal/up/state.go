@@ -74,8 +74,8 @@ func makeStateFolder(dir string, uid, gid int) error {
 	return errors.Join(root.Lchown(name, uid, gid), root.Chmod(name, 0o700))
 }
 
-// handOver gives the files of a folder to another user. It leaves what has another name too, which may be a link that a
-// service made to a file of somebody else's.
+// handOver gives the files of a folder to another user. It leaves what has another name too, which may be a link of a
+// service to a file of another user.
 func handOver(root *os.Root, name string, uid, gid int) error {
 	dir, err := root.Open(name)
 	if err != nil {

@@ -153,7 +153,7 @@ func TestStuckIsTold(t *testing.T) {
 		State:  supervisor.Stuck,
 		Status: "waits for pid 7 to end, which holds the lock",
 		Stuck:  []supervisor.StuckProcess{{PID: 7, Since: now, WaitsFor: "thread 8"}},
-	}}, bus.Watch[busv1.Heartbeat](nobodysBus(t), subject.Heartbeats, ">", nil), nil)
+	}}, bus.Watch[busv1.Heartbeat](unservedBus(t), subject.Heartbeats, ">", nil), nil)
 	answer, err := s.GetStatus(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -179,8 +179,8 @@ func (a accounts) Restart(name string) error {
 	return nil
 }
 
-// nobodysBus is a client of a bus that is not there.
-func nobodysBus(t *testing.T) *bus.Client {
+// unservedBus is a client of a bus that is not there.
+func unservedBus(t *testing.T) *bus.Client {
 	t.Helper()
 	dir := t.TempDir()
 	if err := bus.GenerateNKeys(dir, []role.Identity{{Role: role.Up}}); err != nil {
@@ -302,8 +302,8 @@ func TestCredentialsFollowTheirSource(t *testing.T) {
 	}
 }
 
-// TestCopiesFollowNoLinkAndWaitForNobody has the service that reads the copies put other things in their place.
-func TestCopiesFollowNoLinkAndWaitForNobody(t *testing.T) {
+// TestCopiesFollowNoLinkAndDoNotWait has the service that reads the copies put other things in their place.
+func TestCopiesFollowNoLinkAndDoNotWait(t *testing.T) {
 	id, err := role.Get(role.NodeStatus)
 	if err != nil {
 		t.Fatal(err)
