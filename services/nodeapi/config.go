@@ -37,8 +37,8 @@ type Config struct {
 	// MaxConnections is how many connections a port may have. Callers who are not authenticated may have
 	// three quarters of them on the HTTPS port, and one address an eighth. Default: 2000.
 	MaxConnections int
-	// MaxUnauthenticated is how many requests on the HTTPS port may be under way whose callers are not
-	// authenticated yet; one address may have a quarter of them. Default: 64.
+	// MaxUnauthenticated is how many requests of unauthenticated callers may be under way on the HTTPS port; one address
+	// may have a quarter of them. Default: 64.
 	MaxUnauthenticated int
 	// MaxRequests is how many requests with short answers may be under way. Default: 100.
 	MaxRequests int

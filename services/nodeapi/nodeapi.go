@@ -111,7 +111,7 @@ func ports(cfg Config, s *service.Service, certificates *httpport.Certificates, 
 	if *kubelet.EnableServer {
 		secure := add("https", kubelet.Address, kubelet.Port)
 		secure.Handler, secure.TLS, secure.Certified = api.Handler(guard), certificates.TLS, guard.Certified
-		secure.Unauthenticated = cfg.MaxConnections * 3 / 4 // on the other ports nobody is ever authenticated
+		secure.Unauthenticated = cfg.MaxConnections * 3 / 4 // on the other ports no caller is ever authenticated
 		secure.Tokens = cfg.MaxConnections / 2
 		secure.PerUser = max(cfg.MaxConnections/8, 1)
 		secure.CertifiedBytes = certifiedMemory

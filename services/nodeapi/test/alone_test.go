@@ -30,7 +30,7 @@ func expect(t *testing.T, within time.Duration, what string, ask func() (int, st
 	}
 }
 
-// TestPeersComeAndGo begins with nobody there: no bus, no podsync, no gateway, no nodestatus.
+// TestPeersComeAndGo begins without peers: no bus, no podsync, no gateway, no nodestatus.
 func TestPeersComeAndGo(t *testing.T) {
 	t.Parallel()
 	e := newTestNode(t)
@@ -45,11 +45,11 @@ func TestPeersComeAndGo(t *testing.T) {
 		404, "")
 	var waiting sync.WaitGroup
 	waiting.Go(func() {
-		expect(t, reviewTimeout+slack, "pods, while nobody says what jane may",
+		expect(t, reviewTimeout+slack, "pods, while no review says what jane may do",
 			func() (int, string) { return jane.get("/pods") }, 500, "Authorization error (user=jane get_pods")
 	})
 	waiting.Go(func() {
-		expect(t, reviewTimeout+slack, "pods, while nobody says whose token it is",
+		expect(t, reviewTimeout+slack, "pods, while no review says which user has the token",
 			func() (int, string) { return e.holder("good-joe-get_pods").get("/pods") }, 401, "Unauthorized")
 	})
 	waiting.Wait()
@@ -256,7 +256,7 @@ func TestCredentials(t *testing.T) {
 	stopReviews()
 	expect(t, soon, "a token that was good a moment ago", pods(e.holder("good-joe-get_pods")), 200, "")
 	expect(t, soon, "a token that was bad a moment ago", pods(e.holder("bad-joe-get_pods")), 401, "")
-	expect(t, reviewTimeout+slack, "a new token while nobody can be asked", pods(e.holder("good-jim-get_pods")), 401,
+	expect(t, reviewTimeout+slack, "a new token while no review is possible", pods(e.holder("good-jim-get_pods")), 401,
 		"")
 }
 
@@ -410,7 +410,7 @@ func TestStrangersWhoAreSlow(t *testing.T) {
 	t.Logf("the last of them was gone after %v; meanwhile another's slowest request took %v",
 		time.Duration(longest.Load()), worst)
 	if took := time.Duration(longest.Load()); took > headerTimeout+slack {
-		t.Errorf("somebody slow was borne for %v, want %v", took, headerTimeout)
+		t.Errorf("a slow caller was borne for %v, want %v", took, headerTimeout)
 	}
 	if worst > soon {
 		t.Errorf("another address was held up for %v", worst)
@@ -538,7 +538,7 @@ func (e *testNode) raw(user, line string) string {
 	return string(answer)
 }
 
-// TestPortThatIsTaken has somebody else on the health port.
+// TestPortThatIsTaken has another process on the health port.
 func TestPortThatIsTaken(t *testing.T) {
 	t.Parallel()
 	e := newTestNode(t)

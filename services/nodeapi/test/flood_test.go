@@ -31,9 +31,9 @@ func (e *testNode) dialFrom(from, to string) net.Conn {
 	return c
 }
 
-// TestNobodyKeepsEverybodyOut has strangers take all the connections that they get, from two addresses and
-// from many, on each port, and without pause.
-func TestNobodyKeepsEverybodyOut(t *testing.T) {
+// TestNoCallerKeepsOthersOut has strangers take all the connections that they get, from two addresses and from many, on
+// each port, and without pause.
+func TestNoCallerKeepsOthersOut(t *testing.T) {
 	t.Parallel()
 	e := newTestNode(t)
 	e.config.MaxConnections = 40
@@ -249,8 +249,8 @@ func TestStreamsOfStrangers(t *testing.T) {
 	}
 }
 
-// TestAnonymousCallersAreStrangers lets everybody ask for the node's health, which makes nobody known; only
-// where everybody may do everything, there are no strangers.
+// TestAnonymousCallersAreStrangers lets every caller ask for the node's health, which makes none of them known. Only
+// where every caller may do everything are there no strangers.
 func TestAnonymousCallersAreStrangers(t *testing.T) {
 	t.Parallel()
 	for mode, stays := range map[kubeletv1beta1.KubeletAuthorizationMode]bool{

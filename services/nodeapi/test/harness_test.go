@@ -112,7 +112,7 @@ func newTestNode(t *testing.T) *testNode {
 	return e
 }
 
-// freePort is one that nobody has at this moment, below those that the kernel gives to connections.
+// freePort is a port that is free at this moment, below those that the kernel gives to connections.
 func freePort(t *testing.T) int32 {
 	t.Helper()
 	for range 100 {
@@ -159,7 +159,7 @@ func (e *testNode) awaitPorts() {
 func (e *testNode) secure() string { return fmt.Sprintf("127.0.0.1:%d", e.kubelet().Port) }
 func (e *testNode) health() string { return fmt.Sprintf("127.0.0.1:%d", *e.kubelet().HealthzPort) }
 
-// startPodsync is podsync on the bus, with one pod "ns/p" whose container "c" runs and has logged "one".
+// startPodsync is podsync on the bus, with one pod "ns/p". Its container "c" runs and has logged "one".
 func (e *testNode) startPodsync() {
 	e.t.Helper()
 	e.Client(role.Podsync, func(c *bus.Client) {
@@ -222,7 +222,7 @@ func (e *testNode) startMetrics(healthy func() error) (stop func()) {
 	})
 }
 
-// caller is somebody who sends requests, each with its own deadline.
+// caller sends requests, each with its own deadline.
 type caller struct {
 	*http.Client
 	t     *testing.T
@@ -244,7 +244,7 @@ func (e *testNode) caller(from string, pairs ...tls.Certificate) *caller {
 	}
 }
 
-// user is a caller whose certificate names him; what he may do is in the name, see reviews.
+// user is a caller that its certificate names. The name says what it may do, see reviews.
 func (e *testNode) user(name string) *caller {
 	return e.caller("127.0.0.1", e.clients.Pair(testpki.Client(name)))
 }

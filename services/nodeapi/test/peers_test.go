@@ -96,7 +96,7 @@ func (r *reviews) ReviewAccess(ctx context.Context,
 	return &nodestatusv1.ReviewAccessResponse{Review: data}, err
 }
 
-// figures is stats. It answers nobody while it hangs.
+// figures is stats. It answers no caller while it hangs.
 type figures struct {
 	statsv1.UnimplementedStatsServiceServer
 	hangs atomic.Bool

@@ -134,7 +134,7 @@ func TestSIGTERM(t *testing.T) {
 	}
 	defer idle.Close()
 	go func() { _, _ = e.user("hang get_pods").get("/pods") }() // ends with the process
-	proctest.Await(t, slack, "somebody waits for a review", func() bool { return e.reviews.hanging() == 1 })
+	proctest.Await(t, slack, "a request waits for a review", func() bool { return e.reviews.hanging() == 1 })
 	slow := make(chan string, 1)
 	go func() {
 		code, body := e.user("joe get_healthz").get("/healthz/podsync")

@@ -49,7 +49,7 @@ func (a *access) Authorize(ctx context.Context, attr authorizer.Attributes) (aut
 	}
 	status, known := a.decisions.Get(string(key))
 	if !known {
-		// Callers who ask the same share one review, which is nobody's alone: it has its own deadline.
+		// Callers with the same question share one review. It has its own deadline, because it belongs to no single caller.
 		shared := a.flight.DoChan(string(key), func() (any, error) { return a.review(context.WithoutCancel(ctx), key) })
 		select {
 		case r := <-shared:

@@ -55,7 +55,7 @@ type Auth struct {
 }
 
 const (
-	// logPeriod is how often it is logged that a caller was refused: anybody can be refused, as often as he likes.
+	// logPeriod is how often it is logged that a caller was refused: any caller can cause refusals, as often as it likes.
 	logPeriod = 10 * time.Second
 	// maxLogged bounds what a line of the log has of what a caller sent, in bytes.
 	maxLogged = 1 << 10
@@ -90,17 +90,17 @@ func New(o Options) (*Auth, error) {
 		a.who = group.NewAuthenticatedGroupAdder(unionauth.New(ways...))
 	}
 	if *o.Authentication.Anonymous.Enabled {
-		nobody := anonymous.NewAuthenticator(nil)
+		anonymously := anonymous.NewAuthenticator(nil)
 		if a.who == nil {
-			a.who = nobody
+			a.who = anonymously
 		} else {
 			// A wrong credential is refused; only who brings none is anonymous.
-			a.who = unionauth.NewFailOnError(a.who, nobody)
+			a.who = unionauth.NewFailOnError(a.who, anonymously)
 		}
 	}
 	if a.who == nil {
 		return nil,
-			errors.New("authentication: no method is on, so nobody could sign in: set authentication.x509.clientCAFile, or " +
+			errors.New("authentication: no method is on, so no user could sign in: set authentication.x509.clientCAFile, or " +
 				"authentication.webhook.enabled")
 	}
 	switch o.Authorization.Mode {
@@ -199,8 +199,8 @@ func (a *Auth) Check(r *http.Request, subresources []string) *Refusal {
 					answer.User.GetName(), verb, sub)}
 		}
 		if decision == authorizer.DecisionAllow {
-			// Who is anonymous is known only where everybody is allowed everything.
-			if _, everybody := a.may.(always); everybody || answer.User.GetName() != user.Anonymous {
+			// An anonymous caller counts as known only where every caller may do everything.
+			if _, open := a.may.(always); open || answer.User.GetName() != user.Anonymous {
 				httpport.SetAuthenticated(r.Context())
 			}
 			return nil

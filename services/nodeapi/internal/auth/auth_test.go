@@ -146,7 +146,7 @@ func TestCheck(t *testing.T) {
 		subresources        []string
 		want                int
 	}{
-		{"nobody", http.MethodGet, "", []string{"metrics"}, 401},
+		{"a stranger", http.MethodGet, "", []string{"metrics"}, 401},
 		{"a wrong token", http.MethodGet, "bad", []string{"metrics"}, 401},
 		{"allowed", http.MethodGet, "good", []string{"metrics"}, 200},
 		{"one of two is enough", http.MethodGet, "good", []string{"pods", "metrics"}, 200},
@@ -169,7 +169,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-func TestNobodyPassesWhileNobodyCanBeAsked(t *testing.T) {
+func TestNoCallerPassesWhileReviewsFail(t *testing.T) {
 	r := &reviewer{fail: errors.New("nodestatus is away")}
 	a := mustNew(t, options(r))
 	if got := code(a.Check(request(http.MethodGet, "good"), []string{"metrics"})); got != 401 {
@@ -236,7 +236,7 @@ func TestModes(t *testing.T) {
 	o := options(&reviewer{})
 	o.Authentication.Webhook.Enabled = new(false)
 	if _, err := New(o); err == nil || !strings.Contains(err.Error(), "no method is on") {
-		t.Errorf("nobody could sign in, and that is no error: %v", err)
+		t.Errorf("no user could sign in, and that is no error: %v", err)
 	}
 	o.Authentication.Anonymous.Enabled = new(true)
 	if got := code(mustNew(t, o).Check(request(http.MethodGet, ""), []string{"metrics"})); got != 403 {

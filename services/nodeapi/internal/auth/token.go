@@ -1,7 +1,7 @@
 // Package auth authenticates and authorizes the callers of the HTTPS API.
 //
 // It checks client certificates against the client CA. For bearer tokens and for authorization, it has nodestatus
-// ask the API server, because nodeapi has no API credential. If nobody can be asked, the request is refused. Answers
+// ask the API server, because nodeapi has no API credential. If no review is possible, the request is refused. Answers
 // are cached as in the kubelet, so a caller that was accepted recently stays accepted while nodestatus restarts.
 package auth
 

@@ -32,7 +32,7 @@ type file struct {
 	from    *os.File
 	lines   *crilog.Reader
 	ended   bool              // another file has the path, so nothing more is written to this one
-	changes *fsnotify.Watcher // nil until somebody waits for a change
+	changes *fsnotify.Watcher // nil until a reader waits for a change
 }
 
 // open opens the file that has the path now, in the place of the one before.

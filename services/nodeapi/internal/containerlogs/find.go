@@ -8,8 +8,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// ID returns the id, with the runtime's scheme, of the container whose log is meant: the running one's, else the one
-// that ended last; with previous, the one before. The error says why there is none.
+// ID returns the id, with the runtime's scheme, of the container of the log: the running one's, else the one that ended
+// last; with previous, the one before. The error says why there is none.
 func ID(p *v1.Pod, name string, previous bool) (string, error) {
 	all := slices.Concat(p.Status.ContainerStatuses, p.Status.InitContainerStatuses,
 		p.Status.EphemeralContainerStatuses)

@@ -107,7 +107,7 @@ func (p *printer) write(timestamp bool) error {
 	default:
 		return errors.New("unexpected stream type")
 	}
-	if stream == nil { // nobody asked for it
+	if stream == nil { // not requested
 		return nil
 	}
 	text := p.entry.Text

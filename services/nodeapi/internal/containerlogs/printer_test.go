@@ -70,7 +70,7 @@ func FuzzPrintsAsTheKubelet(f *testing.F) {
 		}
 		print := func(how func(stdout, stderr io.Writer) error) (printed []string, failed bool) {
 			var stdout, stderr bytes.Buffer
-			var second io.Writer // nobody asks for it
+			var second io.Writer // not requested
 			if both {
 				second = &stderr
 			}
@@ -90,8 +90,8 @@ func FuzzPrintsAsTheKubelet(f *testing.F) {
 	})
 }
 
-// TestALineWithoutAnEnd: a pod that may write to the folder of logs makes a sparse file. Whoever reads it into memory
-// takes 64 GiB.
+// TestALineWithoutAnEnd: a pod that may write to the folder of logs makes a sparse file. A reader that loads it into
+// memory takes 64 GiB.
 func TestALineWithoutAnEnd(t *testing.T) {
 	folder := t.TempDir()
 	path := filepath.Join(folder, "0.log")

@@ -23,7 +23,7 @@ type Runtime interface {
 	Status(ctx context.Context, id string) (*runtimeapi.ContainerStatusResponse, error)
 }
 
-// Podsync opens the log of a container with this ID, whose file this process may not open. The error is a status.
+// podsync opens the log of a container with this ID, because this process may not open the file. The error is a status.
 type Podsync interface {
 	Open(ctx context.Context, id string) (*os.File, error)
 }
@@ -42,15 +42,15 @@ type Reader struct {
 // A log that is followed is read in rounds. The time between two that bring something bounds what followers cost,
 // however fast containers write and however many they are. A line after a silence is not held up.
 const (
-	// roundPause is the time between two rounds of few followers: nobody reads more than ten states a second.
+	// roundPause is the time between two rounds of few followers: no reader needs more than ten states a second.
 	roundPause = 100 * time.Millisecond
-	// roundsTogether is how many rounds all followers make in a second at most, as long as nobody waits longer than
+	// roundsTogether is how many rounds all followers make in a second at most, as long as no follower waits longer than
 	// maxPause for that.
 	roundsTogether = 500
 	maxPause       = 2 * time.Second
 )
 
-// phase sets this process's rounds apart from those of other nodes, whose clocks tick as this one's.
+// phase sets this process's rounds apart from those of other nodes, because their clocks agree with this one.
 var phase = rand.N(maxPause)
 
 // untilRound is the time from now to the next round. It comes for all at the same time, since what is sent to one
@@ -68,10 +68,10 @@ type Follower interface {
 	CaughtUp() (anything bool, err error)
 }
 
-// ErrForeign is wrapped by the error for a container that is not whose it was said to be.
+// ErrForeign is wrapped by the error for a container that does not belong to the given pod.
 var ErrForeign = errors.New("it is another pod's container")
 
-// Container is a container whose log is read.
+// Container is a container with a log to read.
 type Container struct {
 	// ID is as pods' statuses have it, with the runtime's scheme.
 	ID string

@@ -16,7 +16,7 @@ import (
 	"github.com/microlet/microlet/services/nodeapi/internal/runtime"
 )
 
-// rotated is a container of CRI-O's that writes and whose log is rotated.
+// rotated is a container of CRI-O that writes to a log that is rotated.
 type rotated struct {
 	*fake.Runtime
 	t      *testing.T

@@ -103,7 +103,7 @@ type connections struct {
 	bytes                          [classes]int64
 }
 
-// class is that of a connection whose requests are charged.
+// class is the class of a connection that is charged for its requests.
 type class int
 
 const (
@@ -135,8 +135,8 @@ func limit(l net.Listener, limits Limits, closed func(netip.Prefix, string, bool
 // loopback counts as one address, whichever of its addresses a caller has.
 var loopback = netip.MustParsePrefix("127.0.0.0/8")
 
-// addressOf is what counts as one caller's address: whoever has an IPv6 address has a /64, and whoever is in the host's
-// network has all of loopback's.
+// addressOf is what counts as one caller's address: a caller with an IPv6 address has a /64, and one in the host's
+// network has all of loopback.
 func addressOf(remote string) netip.Prefix {
 	at, _ := netip.ParseAddrPort(remote) // what is no address counts as one
 	ip := at.Addr().Unmap()
@@ -411,7 +411,7 @@ func (l *limited) closeOlder(idle time.Duration) {
 	}
 }
 
-// conn notes when something passed last, and whose it is.
+// conn notes when something passed last, and which caller it belongs to.
 type conn struct {
 	net.Conn
 	owner   *limited

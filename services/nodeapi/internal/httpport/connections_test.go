@@ -14,8 +14,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-// crowd is a port whose callers say with the path what becomes of their requests: /known authenticates
-// them, and /wait holds until the test ends.
+// crowd is a port on which callers choose by the path what becomes of their requests: /known authenticates them, and
+// /wait holds until the test ends.
 func crowd(t *testing.T, l Limits) (*pipes, *Server) {
 	t.Helper()
 	s := server(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -134,7 +134,7 @@ func TestOnlyWhatIsInUseHoldsAPlace(t *testing.T) {
 		say(t, conns[2], "/known/wait")
 		fourth := p.dial("192.0.2.9:1")
 		if got := open(append(conns, fourth)); got != "0 2 3" {
-			t.Errorf("open are %s, want all but the one that nobody uses", got)
+			t.Errorf("open are %s, want all but the unused one", got)
 		}
 		say(t, fourth, "/known/wait")
 		if got := open([]net.Conn{p.dial("192.0.2.8:1")}); got != "" {

@@ -51,7 +51,7 @@ func TestCertificatesOfStrangersAreCharged(t *testing.T) {
 		dial("10.0.0.3:1", largecert.Pair(t, addresses))
 	}
 	if got := testutil.ToFloat64(s.Metrics.evicted.WithLabelValues("test", reasonMemory)); got < conns*3/4 {
-		t.Errorf("%v of %d connections are closed, whose certificates take five times what they may", got, conns)
+		t.Errorf("%v of %d connections are closed; the certificates of all take five times what they may", got, conns)
 	}
 	for name, c := range map[string]net.Conn{"who is known": known, "who gave no certificate": modest} {
 		if got, err := ask(c); err != nil || got != "hello" {
@@ -60,8 +60,8 @@ func TestCertificatesOfStrangersAreCharged(t *testing.T) {
 	}
 }
 
-// TestSmallHandshakesAreFree has strangers from many addresses take all memory that they may. A caller whose handshake
-// is of a usual size is served.
+// TestSmallHandshakesAreFree has strangers from many addresses take all memory that they may. A caller with a handshake
+// of a usual size is served.
 func TestSmallHandshakesAreFree(t *testing.T) {
 	s := server(hello, Limits{Connections: 100, PerAddress: 100, Bytes: byteWeight})
 	authority := secure(t, s)

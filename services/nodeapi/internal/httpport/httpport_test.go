@@ -375,7 +375,7 @@ func handshake(t *testing.T, config *tls.Config) (*tls.Conn, error) {
 		if server.Handshake() == nil {
 			_, _ = io.Copy(io.Discard, server) // until the client is closed
 		}
-		_ = server.Close() // the client is told by the end
+		_ = server.Close() // the client learns of it by the end
 	}()
 	client := tls.Client(mine, &tls.Config{InsecureSkipVerify: true})
 	t.Cleanup(func() { _ = mine.Close(); <-ended })

@@ -135,8 +135,8 @@ func (s *Server) admit(ctx context.Context, c *tls.Conn, to doors) {
 	}
 }
 
-// recognize looks at the client certificate of a connection whose handshake is done, and reports whether the caller is
-// authenticated by it.
+// recognize looks at the client certificate of a connection after its handshake, and reports whether it authenticates
+// the caller.
 func (s *Server) recognize(c *tls.Conn) bool {
 	state := c.ConnectionState()
 	if s.Certified == nil || len(state.PeerCertificates) == 0 {

@@ -20,7 +20,7 @@ import (
 	"github.com/microlet/microlet/services/nodeapi/internal/testpki"
 )
 
-// secure has a port speak TLS. It knows whoever has a certificate of the authority that it returns.
+// secure has a port speak TLS. It knows callers with a certificate of the authority that it returns.
 func secure(t *testing.T, s *Server) *testpki.Authority {
 	t.Helper()
 	authority := testpki.New(t, "clients")
@@ -78,8 +78,8 @@ func TestHeadersOfHTTP1(t *testing.T) {
 	}
 }
 
-// TestPlainPortsKnowNobody sends a header that is larger than a stranger may send.
-func TestPlainPortsKnowNobody(t *testing.T) {
+// TestPlainPortsKnowNoCaller sends a header that is larger than a stranger may send.
+func TestPlainPortsKnowNoCaller(t *testing.T) {
 	p := start(t, server(hello, Limits{Connections: 9, PerAddress: 9}))
 	c := p.dial("10.0.0.1:1")
 	defer c.Close()
@@ -210,7 +210,7 @@ func TestSmallRequestsAreCharged(t *testing.T) {
 func TestConnectionsOfCertifiedCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := server(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if of := r.TLS.PeerCertificates; len(of) > 0 && of[0].Subject.CommonName != "nobody" {
+			if of := r.TLS.PeerCertificates; len(of) > 0 && of[0].Subject.CommonName != "stranger" {
 				SetAuthenticated(r.Context())
 			}
 			if r.URL.Path == "/wait" {
@@ -235,9 +235,9 @@ func TestConnectionsOfCertifiedCallers(t *testing.T) {
 			}
 			return conns
 		}
-		few, many, nobody, third := fill("few", 2), fill("many", 6), fill("nobody", 3), fill("third", 1)
+		few, many, stranger, third := fill("few", 2), fill("many", 6), fill("stranger", 3), fill("third", 1)
 		var gone []net.Conn
-		for i, gives := range []net.Conn{nobody[0], many[0], many[1]} {
+		for i, gives := range []net.Conn{stranger[0], many[0], many[1]} {
 			c := dial("apiserver")
 			if got, err := ask(c); err != nil || got != "hello" {
 				t.Fatalf("new caller %d is answered %q, %v", i, got, err)
@@ -253,7 +253,7 @@ func TestConnectionsOfCertifiedCallers(t *testing.T) {
 		if got := testutil.ToFloat64(s.Metrics.evicted.WithLabelValues("test", reasonUser)); int(got) != len(gone) {
 			t.Errorf("%v connections are counted that gave way, want %d", got, len(gone))
 		}
-		if got := open(slices.Concat(few, many[2:], nobody[1:], third[:2])); got != "0 1 2 3 4 5 6 7 8 9" {
+		if got := open(slices.Concat(few, many[2:], stranger[1:], third[:2])); got != "0 1 2 3 4 5 6 7 8 9" {
 			t.Errorf("of the other connections are open %s", got)
 		}
 	})

@@ -67,7 +67,7 @@ func TestAddressesTakeTurns(t *testing.T) {
 	})
 }
 
-func TestNobodyWaitsForEver(t *testing.T) {
+func TestNoRequestWaitsForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(Limits{Total: 1, PerAddress: 1, Queue: 1, Wait: 5 * time.Second})
 		var wg sync.WaitGroup

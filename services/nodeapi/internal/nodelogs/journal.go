@@ -15,7 +15,7 @@ import (
 const (
 	// queryTimeout bounds one question, as the kubelet's.
 	queryTimeout = 30 * time.Second
-	// killAfter is how long journalctl may take to end once nobody reads it.
+	// killAfter is how long journalctl may take to end once it has no reader.
 	killAfter = time.Second
 )
 

@@ -24,7 +24,7 @@ var safeName = regexp.MustCompile(`^[a-zA-Z:0-9@_.][a-zA-Z\-_.:0-9@]*$`)
 
 // Query is a question to the node's logs.
 type Query struct {
-	// Services whose logs are wanted, from the journal, or from a file of their name.
+	// The services to show logs of, from the journal, or from a file of their name.
 	Services []string
 	// File is wanted instead.
 	File string

@@ -4,8 +4,8 @@
 // containers. So the bytes of a stream pass only through nodeapi. Every call has a deadline. All readers of the log
 // of one container together cost the runtime one status call per second.
 //
-// Whose a container is, the labels say that it was made with. Callers are authorized for the name of a pod, so the
-// labels must have this name, whatever UID or container ID the bus says that the pod has.
+// The labels that a container was created with say which pod it belongs to. Callers are authorized for the name of a
+// pod, so the labels must have this name, whatever UID or container ID the bus says that the pod has.
 package runtime
 
 import (
@@ -60,7 +60,7 @@ func New(conn grpc.ClientConnInterface, o crilist.Options, timeout time.Duration
 // Stream says which streams of a process are wanted.
 type Stream struct{ Stdin, Stdout, Stderr, TTY bool }
 
-// Pod is a pod whose container or sandbox is meant: the one for which the caller was authorized.
+// Pod is the pod that the container or sandbox must belong to: the one for which the caller was authorized.
 type Pod struct{ Namespace, Name, UID string }
 
 // labels are those of the pod's sandboxes.

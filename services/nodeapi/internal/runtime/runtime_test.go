@@ -91,7 +91,7 @@ func TestReadersShareAStatus(t *testing.T) {
 	})
 }
 
-func TestOneWhoLeavesTakesNobodyAlong(t *testing.T) {
+func TestACallerThatLeavesEndsNoOtherCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fake.NewRuntime(nil)
 		r := New(f.Conn(), crilist.Options{}, time.Minute)

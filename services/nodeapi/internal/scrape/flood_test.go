@@ -13,8 +13,8 @@ import (
 	"github.com/microlet/microlet/services/internal/unixgrpc"
 )
 
-// TestManyWhoAskForHealth share one question to the service. It takes few connections of nodeapi: with one for each who
-// asks, whoever floods a port would make it look ill to those who restart a node for that.
+// TestManyWhoAskForHealth share one question to the service. It takes few connections of nodeapi: with a connection for
+// each request, a flood of a port would make it look unhealthy to programs that restart a node for that.
 func TestManyWhoAskForHealth(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "podsync.sock")
 	l, err := net.Listen("unix", path)

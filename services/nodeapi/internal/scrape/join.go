@@ -13,7 +13,7 @@ import (
 	"github.com/microlet/microlet/services/internal/service"
 )
 
-// What tells apart what each process has: its own figures, Go's, its requests.
+// The label for what each process has: its own figures, Go's, its requests.
 const (
 	serviceLabel = "service"
 	replicaLabel = "replica" // not of the first

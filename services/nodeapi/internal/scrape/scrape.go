@@ -135,7 +135,7 @@ type Services struct {
 	client map[process]*http.Client
 }
 
-// New returns the services whose first replicas' sockets are at these paths, and who are known by these rules.
+// New returns the services. Their first replicas have their sockets at these paths, and these rules identify them.
 func New(socket func(role.Role) string, peers unixgrpc.Rules, log *slog.Logger) *Services {
 	return &Services{socket: socket, peers: peers, log: log, limit: most, client: map[process]*http.Client{}}
 }

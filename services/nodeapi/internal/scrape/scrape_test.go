@@ -130,7 +130,7 @@ prober_probe_total{pod="moved",result="successful"} 2
 process_start_time_seconds 13
 `
 
-// The pods' series are of whoever probes them, and each family is reported once, with each series once.
+// The pods' series come from the prober that probes them. Each family is reported once, with each series once.
 func TestReplicasAreJoined(t *testing.T) {
 	const firstText = `# HELP prober_probe_total Probes.
 # TYPE prober_probe_total counter

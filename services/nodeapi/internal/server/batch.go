@@ -12,7 +12,7 @@ const batchSize = 16 << 10
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // batch passes lines on to a reader of a log: those that are read together in one delivery, since each costs a record
-// of TLS and a system call, here and in the apiserver. A delivery that nobody takes ends the request.
+// of TLS and a system call, here and in the apiserver. A delivery that is not taken ends the request.
 type batch struct {
 	s          *Server
 	w          http.ResponseWriter

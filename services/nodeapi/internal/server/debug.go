@@ -13,8 +13,8 @@ import (
 	"github.com/microlet/microlet/services/nodeapi/internal/nodelogs"
 )
 
-// profile passes the request on to the service whose profile is wanted: podsync, which does most of
-// what a kubelet does, or the one that "service" names.
+// profile passes the request on to the service to profile: podsync, which does most of what a kubelet does, or the one
+// that "service" names.
 func (s *Server) profile(w http.ResponseWriter, r *http.Request) {
 	of := role.Podsync
 	if name := r.URL.Query().Get("service"); name != "" {

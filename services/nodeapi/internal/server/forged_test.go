@@ -14,7 +14,7 @@ import (
 	"github.com/microlet/microlet/services/nodeapi/internal/auth"
 )
 
-// status is that of a pod whose container "c" runs, as the bus has it.
+// status is the status of a pod with a running container "c", as the bus has it.
 func (n *node) status(uid types.UID) v1.PodStatus {
 	return *n.known.pods[string(uid)].Status.DeepCopy()
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/microlet/microlet/services/nodeapi/internal/teststream"
 )
 
-// FuzzPaths sends paths and queries to every handler: whatever they are, the server answers, and nobody
-// passes whom the checker refuses.
+// FuzzPaths sends paths and queries to every handler: the server answers each of them, and no caller passes that the
+// checker refuses.
 func FuzzPaths(f *testing.F) {
 	for _, seed := range []string{
 		"/exec/ns/p/c?command=%00", "/containerLogs/ns/p/../../c", "/logs/%2e%2e/%2e%2e/etc/shadow",
@@ -84,8 +84,8 @@ func (many) Addr() net.Addr { return &net.TCPAddr{} }
 
 // FuzzStreamHeaders sends requests for streams, with what a client writes of their protocol: headers of
 // SPDY's and WebSocket's upgrade, query, and whatever follows. Behind the handler is the streaming server
-// that runtimes have. No input makes a handler panic or outlive its connection, and nobody is switched to
-// another protocol whom the checker refuses.
+// that runtimes have. No input makes a handler panic or outlive its connection, and no caller that the checker refuses
+// is switched to another protocol.
 func FuzzStreamHeaders(f *testing.F) {
 	const spdy = "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\n"
 	const ws = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: " +

@@ -108,7 +108,7 @@ func TestSubresources(t *testing.T) {
 	}
 }
 
-// rights is an apiserver whose tokens say themselves what their holders may: "token get proxy,get log".
+// rights is an apiserver with tokens that say what their holders may do: "token get proxy,get log".
 type rights struct{}
 
 func (rights) ReviewToken(_ context.Context, in *nodestatusv1.ReviewTokenRequest,
@@ -139,7 +139,7 @@ func (rights) ReviewAccess(_ context.Context, in *nodestatusv1.ReviewAccessReque
 	return &nodestatusv1.ReviewAccessResponse{Review: data}, err
 }
 
-// token of somebody who has a verb on these subresources.
+// token of a user that has a verb on these subresources.
 func token(verb string, subresources ...string) string {
 	var may []string
 	for _, s := range subresources {
@@ -225,7 +225,7 @@ func TestEveryRouteNeedsItsRight(t *testing.T) {
 		}
 		for _, r := range table {
 			if len(r.subresources) == 0 {
-				t.Errorf("%s: route %s names no subresource: nobody could be allowed", name, r.pattern)
+				t.Errorf("%s: route %s names no subresource: no caller could be allowed", name, r.pattern)
 			}
 			path := example(r.pattern)
 			others := slices.DeleteFunc(slices.Clone(every),
@@ -253,8 +253,7 @@ func TestEveryRouteNeedsItsRight(t *testing.T) {
 	t.Logf("%d requests", requests)
 }
 
-// TestWhatIsPublic names what the ports that nobody guards answer, so that a new route gets there by no
-// oversight.
+// TestWhatIsPublic names what the unguarded ports answer, so that no new route gets there by mistake.
 func TestWhatIsPublic(t *testing.T) {
 	var public []string
 	for _, r := range newNode(t, nil).routes() {

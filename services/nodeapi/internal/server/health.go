@@ -15,7 +15,7 @@ import (
 )
 
 // healthz speaks of the core alone: that this process answers, and that podsync's loop turns. A helper
-// that is away must not make anybody restart the node.
+// that is away must not be a reason to restart the node.
 func (s *Server) healthz(w http.ResponseWriter, r *http.Request) {
 	var lines []string
 	ok := true
@@ -45,8 +45,7 @@ func (s *Server) healthz(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// observe counts a check's result for /metrics/slis, which reports what was found whenever somebody asked for
-// all checks.
+// observe counts a check's result for /metrics/slis, which reports the results of each request for all checks.
 func observe(ctx context.Context, name string, err error) {
 	status := slis.Success
 	if err != nil {

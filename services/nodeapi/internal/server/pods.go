@@ -22,7 +22,7 @@ func (s *Server) listPods(w http.ResponseWriter, _ *http.Request) {
 	s.answerPods(w, list, err)
 }
 
-// runningPods are those of the runtime, whoever made them.
+// runningPods are all pods of the runtime, with any creator.
 func (s *Server) runningPods(w http.ResponseWriter, r *http.Request) {
 	running, err := s.options.Runtime.Pods(r.Context())
 	list := make([]v1.Pod, 0, len(running))

@@ -160,7 +160,7 @@ func (s *Server) debugRoutes() []route {
 	}
 }
 
-// gatedRoutes are those whose feature gate is on.
+// gatedRoutes are the routes with an enabled feature gate.
 func (s *Server) gatedRoutes() []route {
 	var all []route
 	if s.options.Gate(gateCheckpoint) {

@@ -72,8 +72,8 @@ type Options struct {
 	Stats *stats.Handlers
 	// MaxRequests, MaxLogs and MaxStreams are how many requests of each cost a port may have at one time.
 	MaxRequests, MaxLogs, MaxStreams int
-	// MaxUnauthenticated is how many requests may be under way whose callers are not authenticated yet; one
-	// address may have a quarter of them.
+	// MaxUnauthenticated is how many requests of unauthenticated callers may be under way; one address may have a quarter
+	// of them.
 	MaxUnauthenticated int
 	// LongWrite bounds one write to a reader of a long answer: who reads nothing for so long is cut off.
 	// 0 is for ever.
@@ -150,7 +150,7 @@ func New(o Options) *Server {
 // Handler returns the API of the secure port, which the checker guards.
 func (s *Server) Handler(c Checker) http.Handler { return s.handler(s.routes(), c, "readwrite") }
 
-// ReadOnly returns the API of the read-only port, which nobody guards.
+// ReadOnly returns the API of the read-only port, which is unguarded.
 func (s *Server) ReadOnly() http.Handler {
 	var public []route
 	for _, r := range s.routes() {
@@ -175,10 +175,11 @@ func (s *Server) Healthz() http.Handler {
 	return s.handler(health, nil, healthServer)
 }
 
-// handler answers these routes. A nil checker lets everybody pass.
+// handler answers these routes. A nil checker lets every caller pass.
 func (s *Server) handler(routes []route, c Checker, serverType string) http.Handler {
 	byPattern := map[string]route{}
-	// A port's own, so that nobody who takes all of one takes another's, such as that of the node's health.
+	// Each port has its own, so that a caller who takes all of one takes none of another, such as that of the node's
+	// health.
 	of := map[cost]room{
 		short:  newRoom(s.options.MaxRequests),
 		long:   newRoom(s.options.MaxLogs),
@@ -262,8 +263,8 @@ func refuse(w http.ResponseWriter, r *http.Request, refusal *auth.Refusal) {
 	_, _ = w.Write([]byte(refusal.Text)) //nolint:gosec // plain text, as its header says
 }
 
-// authorize has the checker decide. For callers who are not known yet that is work which anybody could cause, so it
-// has few places, shared out among their addresses.
+// authorize has the checker decide. Any caller could cause this work before it is known, so it has few places, shared
+// out among the addresses.
 func (s *Server) authorize(c Checker, r *http.Request, subresources []string) *auth.Refusal {
 	if httpport.Authenticated(r.Context()) {
 		return c.Check(r, subresources)
@@ -310,7 +311,7 @@ func takeBody(w http.ResponseWriter, r *http.Request) bool {
 	if r.Body == http.NoBody {
 		return true
 	}
-	if !setBodyDeadline(w, r) { // anew: the caller may have been looked up for as long
+	if !setBodyDeadline(w, r) { // again: the review of the caller may have taken as long
 		return false
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))

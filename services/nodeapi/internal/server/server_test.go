@@ -62,7 +62,7 @@ func newNode(t testing.TB, change func(*Options)) *node {
 	}
 	sockets := t.TempDir()
 	cri := runtime.New(n.runtime.Conn(), crilist.Options{}, time.Second)
-	measured, err := unixgrpc.Dial(filepath.Join(sockets, "nobody"), unixgrpc.DialOptions{})
+	measured, err := unixgrpc.Dial(filepath.Join(sockets, "absent"), unixgrpc.DialOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

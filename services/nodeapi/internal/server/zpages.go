@@ -25,7 +25,7 @@ const (
 	gateFlagz   = "ComponentFlagz"
 )
 
-// component is what the pages call the program: whoever reads them looks for a kubelet.
+// component is what the pages call the program, because their readers look for a kubelet.
 const component = "kubelet"
 
 const pageHeader = `

@@ -20,7 +20,7 @@ var writers = sync.Pool{New: func() any {
 }}
 
 // compressed returns where the body goes: through gzip if the caller takes that, as Prometheus does. What finish
-// returns is the error of the last write. Without finish the body stays incomplete, and its reader can tell.
+// returns is the error of the last write. Without finish, the body stays incomplete, and its reader can see that.
 func compressed(w http.ResponseWriter, r *http.Request) (body io.Writer, finish func() error) {
 	if !takesGzip(r.Header.Values("Accept-Encoding")) {
 		return w, func() error { return nil }

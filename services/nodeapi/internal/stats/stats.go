@@ -119,7 +119,7 @@ func (h *Handlers) Summary(w http.ResponseWriter, r *http.Request) {
 	h.describe(w, summary, answer.GetTaken(), answer.GetProblem())
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(answer.GetJson())))
-	leave()                          // a caller that takes its time holds up nobody
+	leave()                          // a slow caller holds up no other
 	_, _ = w.Write(answer.GetJson()) // the caller may have gone
 }
 
@@ -185,7 +185,7 @@ func patient(parent context.Context) (ctx context.Context, slow *time.Timer, can
 }
 
 // enter takes a place among the readers, or answers that there is none. The wait for it is a part of the time in ctx,
-// so that whoever waited long gets an answer while it still listens.
+// so that a caller that has waited long gets an answer while it still listens.
 func (h *Handlers) enter(ctx context.Context, w http.ResponseWriter, r *http.Request, page string) (
 	leave func(), entered bool,
 ) {

@@ -251,7 +251,7 @@ func TestWhatStatsRefuses(t *testing.T) {
 	}
 }
 
-func TestNobodyWaitsForAStatsThatHangs(t *testing.T) {
+func TestNoCallerWaitsForAStatsThatHangs(t *testing.T) {
 	s := service{
 		summary: func(ctx context.Context, _ *statsv1.SummaryRequest) (*statsv1.SummaryResponse, error) {
 			return nil, hung(ctx)
@@ -424,7 +424,7 @@ func TestAReaderWhoTakesNothingIsCutOff(t *testing.T) {
 	})
 }
 
-// stuckWriter is a connection whose other end reads nothing.
+// stuckWriter is a connection with another end that reads nothing.
 type stuckWriter struct {
 	*httptest.ResponseRecorder
 	deadline time.Time

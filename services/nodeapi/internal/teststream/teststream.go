@@ -1,4 +1,4 @@
-// Package teststream provides a test runtime whose exec, attach and port-forward lead to a real streaming server.
+// Package teststream provides a test runtime with exec, attach and port-forward that lead to a real streaming server.
 package teststream
 
 import (
