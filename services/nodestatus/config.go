@@ -22,7 +22,7 @@ const DefaultRequestTimeout = 5 * time.Second
 type Config struct {
 	// Service configures every service; its NodeName must be set.
 	Service service.Config
-	// Kubelet is the node's configuration. Without a kubeconfig there is nobody to report to.
+	// Kubelet is the node's configuration. Without a kubeconfig, there is no API server to report to.
 	Kubelet *kubeletconfig.Config
 	// RequestTimeout bounds each request to the apiserver. Default: 5 s.
 	RequestTimeout time.Duration

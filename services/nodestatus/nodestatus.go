@@ -69,7 +69,7 @@ func Run(ctx context.Context, cfg Config) error {
 // reportNode has s register the Node, and report its status and its Lease.
 func reportNode(cfg *Config, s *service.Service, clients *api.Clients, health podsyncv1.PodsyncServiceClient) error {
 	loop := schedule.New(s.Pulse.Turn)
-	var reporter *report.Reporter // set before the service runs, and so before anybody calls due
+	var reporter *report.Reporter // set before the service runs, and so before due is called
 	due := func() {
 		reporter.Due()
 		loop.Kick(jobStatus)

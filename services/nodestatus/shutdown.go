@@ -14,7 +14,8 @@ import (
 // during a shutdown must not report the node ready.
 const firstLook = 2 * time.Second
 
-// shutdown knows whether the machine shuts down. Without enabled, the pods get no time then, and nobody is told.
+// shutdown knows whether the machine shuts down. Without enabled, the pods get no time then, and no service is
+// informed.
 type shutdown struct {
 	enabled bool
 
@@ -37,7 +38,7 @@ func (d *shutdown) await(ctx context.Context) {
 	select {
 	case <-d.known:
 	case <-timer.C:
-		d.once.Do(func() { close(d.known) }) // nobody waits a second time
+		d.once.Do(func() { close(d.known) }) // it is awaited only once
 	case <-ctx.Done():
 	}
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // runStandalone is nodestatus on a node without an API server: no Node, no Lease. It gives the other services the
-// node's addresses, and writes Events, which nobody else takes, into the log.
+// node's addresses, and writes Events, which no other service takes, into the log.
 func runStandalone(ctx context.Context, cfg *Config, s *service.Service) error {
 	delivery, err := api.NewDelivery(s, cfg.Kubelet, eventlog.Sink{Log: s.Log}, nil)
 	if err != nil {

@@ -128,7 +128,7 @@ func (a *apiserver) routes() http.Handler {
 	return mux
 }
 
-// listNodes lists, and watches by telling the Node whenever it changed.
+// listNodes lists, and watches by sending the Node whenever it changed.
 func (a *apiserver) listNodes(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	if got := q.Get("fieldSelector"); got != "metadata.name="+nodeName {

@@ -14,8 +14,8 @@ import (
 	"github.com/microlet/microlet/services/internal/bus"
 )
 
-// What podsync puts is in the Node's status, and then podsync hears that it is, whoever was away in between. A list
-// that is gone with the bus changes nothing.
+// What podsync puts is in the Node's status, and then podsync learns that it is, even if either was away in between. A
+// list that is gone with the bus changes nothing.
 func TestVolumesInUse(t *testing.T) {
 	h := newHost(t)
 	stop := h.start()
@@ -42,7 +42,7 @@ func TestVolumesInUse(t *testing.T) {
 
 	h.api.stop()
 	put(2, "b")
-	time.Sleep(time.Second) // the outage itself: what is not accepted must not be told
+	time.Sleep(time.Second) // the outage itself: what is not accepted must not be reported
 	if accepted(2)(h.api) {
 		t.Error("a list that no apiserver has seen is accepted")
 	}

@@ -189,7 +189,7 @@ func TestExitsAreToldWhateverIsAway(t *testing.T) {
 	n.await("a hint over the new bus", func() bool { return n.died(ids["after"]) })
 }
 
-// Pods whose annotations make the runtime's lists larger than a message are followed as others are.
+// Pods are followed as usual if their annotations make the runtime's lists larger than a message.
 func TestListsLargerThanAMessage(t *testing.T) {
 	n := newNode(t)
 	n.runtime.SetStreamBatch(1) // as the gateway's

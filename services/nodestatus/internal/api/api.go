@@ -149,7 +149,7 @@ func (c *Clients) Create(ctx context.Context, n *corev1.Node) (*corev1.Node, err
 	return c.core.Nodes().Create(ctx, n, metav1.CreateOptions{})
 }
 
-// ReviewToken asks the apiserver whose token it is.
+// ReviewToken asks the apiserver which user has the token.
 func (c *Clients) ReviewToken(ctx context.Context,
 	r *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
 	return c.tokens.TokenReviews().Create(ctx, r, metav1.CreateOptions{})

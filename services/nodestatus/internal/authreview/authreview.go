@@ -130,8 +130,8 @@ func (s *Server) bounded(ctx context.Context, k kind, request []byte, asked obje
 	}
 }
 
-// retries are the kubelet's: an API server that restarts, or is busy for a moment, refuses nobody.
-// Source: k8s.io/apiserver, DefaultAuthWebhookRetryBackoff.
+// retries are the kubelet's: an API server that restarts, or is busy for a moment, refuses no caller. Source:
+// k8s.io/apiserver, DefaultAuthWebhookRetryBackoff.
 var retries = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 4}
 
 // isTransient reports whether the API server may answer when it is asked again.

@@ -89,7 +89,7 @@ func token(t *testing.T) *nodestatusv1.ReviewTokenRequest {
 	return &nodestatusv1.ReviewTokenRequest{Review: data}
 }
 
-// An API server that restarts, or is busy for a moment, refuses nobody.
+// An API server that restarts, or is busy for a moment, refuses no caller.
 func TestAReviewThatFailsForAMomentIsRepeated(t *testing.T) {
 	for name, transient := range map[string]error{
 		"connection reset": &url.Error{Op: "Post", URL: "https://a/apis", Err: &net.OpError{Op: "read", Net: "tcp",
@@ -224,8 +224,8 @@ func TestReviewsAreBounded(t *testing.T) {
 	})
 }
 
-// TestTokensDoNotHoldUpAccess has more tokens of nobody reviewed than there are places, by an apiserver that
-// does not answer.
+// TestTokensDoNotHoldUpAccess has more tokens of strangers reviewed than there are places, by an apiserver that does
+// not answer.
 func TestTokensDoNotHoldUpAccess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &apiserver{takes: time.Hour}

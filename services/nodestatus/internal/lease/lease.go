@@ -146,7 +146,7 @@ func (r *Renewer) renew(ctx context.Context, uid types.UID) error {
 		if err == nil || apierrors.ReasonForError(err) == "" {
 			return err // what is known may still be right
 		}
-		r.latest = nil // somebody else wrote or deleted it, or it is none of the API server's
+		r.latest = nil // another client wrote or deleted it, or it did not come from the API server
 		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 			return err
 		}

@@ -269,7 +269,7 @@ func TestForeignWriteAndDeleteAreSurvived(t *testing.T) {
 		r.set(func(a *apiserver) { a.store(a.lease) })
 		pass(11 * time.Second)
 		if age := time.Since(r.Renewed()); age > 11*time.Second {
-			t.Errorf("last renewed %v ago after somebody else's write", age)
+			t.Errorf("last renewed %v ago after the write of another client", age)
 		}
 		r.set(func(a *apiserver) { a.lease = nil })
 		pass(11 * time.Second)

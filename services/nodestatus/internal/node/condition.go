@@ -95,8 +95,8 @@ var pressures = []struct {
 		"kubelet has insufficient PID available", "kubelet has sufficient PID available"},
 }
 
-// setPressure takes over the pressure conditions that evictor reports, as of when it reported them. One that nobody
-// reports, or that nobody can measure, is unknown after pressure.Held: False would claim that somebody measures it. The
+// setPressure takes over the pressure conditions that evictor reports, as of when it reported them. A condition that is
+// not reported, or that cannot be measured, is unknown after pressure.Held: False would claim that it is measured. The
 // control plane taints a node for a pressure that is True only, so that Unknown blocks no pod. What was reported
 // before, such as by a kubelet that ran here, holds until then, with the heartbeat time of that report.
 func (s Settings) setPressure(n *v1.Node, states []pressure.State, now time.Time) (events []Event) {

@@ -21,7 +21,7 @@ func setCSI(n *v1.Node, list *podsyncv1.CSIDrivers) {
 	}
 	var ids map[string]string
 	if err := json.Unmarshal([]byte(n.Annotations[annotationNodeID]), &ids); err != nil || ids == nil {
-		ids = map[string]string{} // there is none, or nobody can read it
+		ids = map[string]string{} // there is none, or it cannot be read
 	}
 	for _, d := range list.GetDrivers() {
 		if d.GetNodeId() == "" {

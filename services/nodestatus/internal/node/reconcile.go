@@ -19,8 +19,8 @@ var reconciledLabels = []string{
 }
 
 // Reconcile brings a Node that exists already in line with the one that would have been registered,
-// and reports whether that changed anything. Extended resources are zeroed when the machine was
-// booted anew, until their device plugins are back; huge pages follow the kernel.
+// and reports whether that changed anything. Extended resources are zeroed after a reboot of the machine, until their
+// device plugins are back; huge pages follow the kernel.
 func Reconcile(existing, initial *v1.Node) bool {
 	changed := reconcileAttachDetach(existing, initial)
 	changed = reconcileLabels(existing, initial) || changed
@@ -119,7 +119,7 @@ func isHugePages(name v1.ResourceName) bool {
 	return strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix)
 }
 
-// isExtended tells the resources of device plugins and cluster operators from Kubernetes' own.
+// isExtended distinguishes the resources of device plugins and cluster operators from those of Kubernetes.
 func isExtended(name v1.ResourceName) bool {
 	s := string(name)
 	return strings.Contains(s, "/") && !strings.Contains(s, v1.ResourceDefaultNamespacePrefix) &&

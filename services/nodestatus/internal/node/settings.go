@@ -20,7 +20,7 @@ const (
 	labelArchBeta = "beta.kubernetes.io/arch"
 	// annotationAttachDetach says that the controller manager attaches this node's volumes.
 	annotationAttachDetach = "volumes.kubernetes.io/controller-managed-attach-detach"
-	// annotationProvidedIP tells an external cloud provider which address the operator chose.
+	// annotationProvidedIP shows an external cloud provider which address the operator chose.
 	annotationProvidedIP = "alpha.kubernetes.io/provided-node-ip"
 	// taintUninitialized keeps pods away until an external cloud provider has seen the node.
 	taintUninitialized = "node.cloudprovider.kubernetes.io/uninitialized"

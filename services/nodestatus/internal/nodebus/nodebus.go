@@ -163,5 +163,6 @@ func reported(n *v1.Node, lists ...*podsyncv1.Volumes) *nodestatusv1.Reported {
 	return m
 }
 
-// Complete tells readers that nothing of nodestatus is missing: what an earlier one left besides may go.
+// Complete signals to readers that nothing of nodestatus is missing: they may drop what an earlier one has left
+// besides.
 func (e *Entries) Complete() { e.writer.Complete() }

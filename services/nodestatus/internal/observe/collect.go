@@ -46,7 +46,7 @@ type Collector struct {
 	// Pressure returns what evictor reports, nil when it does not.
 	Pressure func() []pressure.State
 	Ready    *Ready
-	// ShuttingDown reports whether the machine shuts down; nil for a node whose pods get no time then.
+	// ShuttingDown reports whether the machine shuts down; nil for a node that gives pods no time then.
 	ShuttingDown func() bool
 	// Found is called with the addresses whenever they were looked for and found.
 	Found func([]v1.NodeAddress)

@@ -188,7 +188,7 @@ func TestOwnSleepIsNoProof(t *testing.T) {
 		f := &fakePodsync{away: true}
 		p := NewPodsync(f.heartbeat, f)
 		p.Look(t.Context())
-		pass(2 * time.Minute) // nobody looked: this process was stopped
+		pass(2 * time.Minute) // nothing was observed: this process was stopped
 		p.Look(t.Context())
 		if err := p.Turns(); err != nil {
 			t.Errorf("after an own sleep: %v", err)
@@ -258,7 +258,7 @@ func TestReady(t *testing.T) {
 			{away: true}, {pass: 29 * time.Second}, {runtime: good, relist: relisted},
 			{pass: time.Hour, runtime: good, relist: relisted},
 		}},
-		{"restart of a ready node whose services never come", true, []step{
+		{"restart of a ready node with services that never come", true, []step{
 			{}, {pass: 30 * time.Second, want: []string{"container runtime is down"}},
 			{pass: 150 * time.Second, want: []string{"container runtime is down",
 				"PLEG is not healthy: pleg was last seen active 3m0s ago; threshold is 3m0s"}},

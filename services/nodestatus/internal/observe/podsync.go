@@ -85,7 +85,7 @@ func (p *Podsync) lookAtHeartbeat(now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if pause := now.Sub(p.looked); pause > slept {
-		p.proven = p.proven.Add(pause) // nobody looked: this process was stopped
+		p.proven = p.proven.Add(pause) // nothing was observed: this process was stopped
 	}
 	p.looked = now
 	beat := p.heartbeat()

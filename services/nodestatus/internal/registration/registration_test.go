@@ -51,7 +51,7 @@ func TestANodeThatWasReadyInThisBootStaysReady(t *testing.T) {
 	}
 }
 
-// What a deleted Node owns is garbage. Until another one is registered, the Lease is nobody's.
+// What a deleted Node owns is garbage. Until another Node is registered, the Lease has no owner.
 func TestADeletedNodeOwnsNothing(t *testing.T) {
 	var got calls
 	watched := nodeOf("first", "b", v1.ConditionTrue)
@@ -84,7 +84,7 @@ func TestTheFirstAcceptanceStartsTheKubelet(t *testing.T) {
 		Bus: &got, Events: events, Watched: func() *v1.Node { return watched }, Registered: func() { got.registered++ },
 	})
 	if uid := r.NodeUID(); uid != "" {
-		t.Errorf("a node that nobody has seen has UID %q", uid)
+		t.Errorf("an unseen node has UID %q", uid)
 	}
 	r.Accepted(nodeOf("first", "b", v1.ConditionTrue))
 	r.Accepted(nodeOf("second", "b", v1.ConditionTrue))

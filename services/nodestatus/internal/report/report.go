@@ -258,7 +258,7 @@ func older(cached, last *v1.Node) bool {
 	return a == nil && b != nil || a != nil && b != nil && a.LastHeartbeatTime.Before(&b.LastHeartbeatTime)
 }
 
-// schedulable reports when somebody cordoned or uncordoned the node.
+// schedulable reports when the node was cordoned or uncordoned.
 func (r *Reporter) schedulable(n *v1.Node) {
 	if n.Spec.Unschedulable == r.unschedulable {
 		return

@@ -73,7 +73,7 @@ func (a *apiserver) cached() *v1.Node {
 	defer a.mu.Unlock()
 	if a.stale != nil {
 		stale := a.stale.DeepCopy()
-		stale.Status.Conditions = a.node.DeepCopy().Status.Conditions // of the same second: its times tell nothing
+		stale.Status.Conditions = a.node.DeepCopy().Status.Conditions // of the same second: its times show nothing
 		return stale
 	}
 	return a.node.DeepCopy()
@@ -282,12 +282,12 @@ func TestRegisterNodeFalseWaitsForTheNode(t *testing.T) {
 		a.set(func(a *apiserver) { a.node = &v1.Node{}; a.node.Name = "n" })
 		pass(10 * time.Second)
 		if !node.IsReady(a.cached()) {
-			t.Error("the node that somebody made is not reported")
+			t.Error("the created node is not reported")
 		}
 	})
 }
 
-// A volume leaves the list, and comes back before the watch has told of either: what the watch has is equal to what is
+// A volume leaves the list, and comes back before the watch has shown either: what the watch has is equal to what is
 // wanted, and the apiserver has something else.
 func TestAVolumeThatComesBackIsReportedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

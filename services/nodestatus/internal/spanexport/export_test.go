@@ -115,7 +115,7 @@ func of(name string, services ...string) *coltracepb.ExportTraceServiceRequest {
 	}}}
 }
 
-// TestACollectorGetsTheSpansOfAllServices, before they are told so.
+// TestACollectorGetsTheSpansOfAllServices, before the services get the acknowledgement.
 func TestACollectorGetsTheSpansOfAllServices(t *testing.T) {
 	c, endpoint := collect(t, nil)
 	as := serve(t, endpoint)
@@ -240,7 +240,7 @@ func TestAnEndpointThatCannotBeIsRefused(t *testing.T) {
 	}
 }
 
-// TestANodeThatTracesNothingExportsNothing: nobody may call, and there is no task.
+// TestANodeThatTracesNothingExportsNothing: no service may call, and there is no task.
 func TestANodeThatTracesNothingExportsNothing(t *testing.T) {
 	s := &service.Service{} // whatever is started would panic
 	if err := Start(s); err != nil {

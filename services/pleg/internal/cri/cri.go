@@ -35,8 +35,8 @@ func New(conn grpc.ClientConnInterface, o crilist.Options) *Runtime {
 	return &Runtime{client: runtimeapi.NewRuntimeServiceClient(conn), lists: crilist.New(conn, conn, o)}
 }
 
-// List lists every sandbox and container. The two lists are two calls: a container whose sandbox
-// came between them is found by its pod label.
+// List lists every sandbox and container. The two lists are two calls: if a sandbox comes between them, its container
+// is found by the pod label.
 func (r *Runtime) List(ctx context.Context) (relist.Snapshot, error) {
 	return snapshot(r.lists.Sandboxes(ctx, nil), r.lists.Containers(ctx, nil))
 }

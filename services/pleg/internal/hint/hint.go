@@ -84,7 +84,7 @@ func New(bus Publisher, podsync Waker, log *slog.Logger, metrics prometheus.Regi
 }
 
 // Hint takes a hint and returns at once. A pod whose UID cannot be part of a subject was never
-// admitted by podsync; it is somebody else's and nobody needs the hint.
+// admitted by podsync; it belongs to another program, and no service needs the hint.
 func (h *Hinter) Hint(ev relist.Event) {
 	if err := subject.ValidToken(ev.PodUID); err != nil {
 		h.log.Debug("ignoring a pod that podsync cannot have started", logkey.Err, err)

@@ -89,7 +89,7 @@ func TestBusThatLivesNeedsNoSecondWay(t *testing.T) {
 		h.BusSpoke()
 		pass(10 * time.Second)
 		if _, woken := f.seen(); len(woken) != 0 {
-			t.Errorf("woken %v, want nobody", woken)
+			t.Errorf("woken %v, want none", woken)
 		}
 	})
 }

@@ -87,7 +87,7 @@ type Options struct {
 	Metrics prometheus.Registerer
 }
 
-// Figures that nobody needs to set.
+// Figures that need not be set.
 const (
 	// grace is how long a runtime event may lag behind a relist that saw the same exit.
 	grace = 2 * time.Second

@@ -140,7 +140,7 @@ func start(t *testing.T, f *fakeRuntime) *rig {
 	return r
 }
 
-// streaming starts an engine that has a stream and one running container, and whose relist is at its slowest.
+// streaming starts an engine that has a stream, one running container and the slowest relist.
 func streaming(t *testing.T) (*fakeRuntime, *rig) {
 	t.Helper()
 	f := newFakeRuntime()
@@ -244,7 +244,7 @@ func TestDeafStreamIsFoundOutWithin12sAndRestarted(t *testing.T) {
 			t.Errorf("restarts metric = %v, want 1", n)
 		}
 		if rep := r.last(); !rep.Streaming || rep.Period > 4*time.Second {
-			t.Errorf("report %+v, want a stream and a period that begins anew", rep)
+			t.Errorf("report %+v, want a stream and a period that starts again", rep)
 		}
 	})
 }
@@ -377,7 +377,7 @@ func TestOverflowIsCountedAndListed(t *testing.T) {
 		return errors.New("done")
 	})
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // nobody reads: the messages about up and down must not block
+	cancel() // no reader: the messages about up and down must not block
 	_, _ = s.once(ctx)
 	if n := testutil.ToFloat64(s.metrics.discarded); n < 5 {
 		t.Errorf("discarded = %v, want at least 5", n)

@@ -26,7 +26,7 @@ const (
 // Item is one container or sandbox as the runtime lists it.
 type Item struct {
 	State State
-	// Sandbox tells a sandbox from a container.
+	// Sandbox distinguishes a sandbox from a container.
 	Sandbox bool
 	// Name of the container in its pod; empty for a sandbox.
 	Name string
@@ -56,7 +56,7 @@ func (s Snapshot) PodOf(id string) string {
 }
 
 // unfinished lists the pods in which the newest sandbox or the newest container of any name is
-// not running: in these something may have ended while nobody looked.
+// not running: in these, something may have ended unobserved.
 func (s Snapshot) unfinished() []string {
 	var uids []string
 	for uid, items := range s {
