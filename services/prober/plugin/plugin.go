@@ -19,7 +19,7 @@ import (
 // Name is under which a plugin serves its probe.
 const Name = "probe"
 
-// Handshake tells a probe plugin from other programs. Its version grows only if the contract breaks.
+// Handshake distinguishes a probe plugin from other programs. Its version grows only if the contract breaks.
 var Handshake = plugin.HandshakeConfig{
 	ProtocolVersion: 1, MagicCookieKey: "MICROLET_PROBE_PLUGIN", MagicCookieValue: "c0a1d0e7-probe",
 }
@@ -29,7 +29,7 @@ var Handshake = plugin.HandshakeConfig{
 type Probe func(ctx context.Context, r *probepluginv1.ProbeRequest) (healthy bool, message string, err error)
 
 // Serve serves the prober until it ends the process. It is to be called from main, and prints how to
-// use the program when somebody else runs it.
+// use the program when it is run by hand.
 func Serve(probe Probe) {
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig: Handshake, GRPCServer: plugin.DefaultGRPCServer,

@@ -77,7 +77,7 @@ func (n *node) startProber(replica string) (stop func()) {
 	return n.Run(func(ctx context.Context) error { return prober.Run(ctx, cfg) })
 }
 
-// run puts what podsync says about a pod that runs, whose container has this readiness probe.
+// run puts what podsync says about a running pod. Its container has this readiness probe.
 func (n *node) run(uid, replica string, handler v1.ProbeHandler) {
 	n.t.Helper()
 	pod := &v1.Pod{
@@ -165,7 +165,7 @@ func (n *node) askedAgain(g *target, what string) {
 func TestProbesGoOnWithoutPeersAndBus(t *testing.T) {
 	n := newNode(t)
 	n.StopBus()
-	n.startProber("0") // nobody is there
+	n.startProber("0") // no peer is there
 	n.StartBus()
 	n.startPodsync()
 	g := newTarget(t, nil)
@@ -194,7 +194,7 @@ func TestAStartWithoutPodsIsNoFailedStart(t *testing.T) {
 	supervisor.Until(run.NotifyReady)
 }
 
-func TestHungTargetsDelayNobody(t *testing.T) {
+func TestHungTargetsDelayNoOtherProbe(t *testing.T) {
 	const hung = 20
 	n := newNode(t)
 	n.startPodsync()

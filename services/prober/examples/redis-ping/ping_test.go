@@ -67,7 +67,7 @@ func TestPing(t *testing.T) {
 	}
 	if healthy, message, err := ping(t.Context(), &probepluginv1.ProbeRequest{Host: "127.0.0.1", Port: 1}); err != nil ||
 		healthy || !strings.Contains(message, "refused") {
-		t.Errorf("nobody there: %v, %q, %v", healthy, message, err)
+		t.Errorf("no server: %v, %q, %v", healthy, message, err)
 	}
 	if _, _, err := ping(t.Context(), &probepluginv1.ProbeRequest{Host: "127.0.0.1"}); err == nil {
 		t.Error("a probe without a port has a result")

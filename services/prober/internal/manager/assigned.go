@@ -7,9 +7,9 @@ import (
 	"github.com/microlet/microlet/services/prober/internal/worker"
 )
 
-// assigned takes the generation of the pod's assignment. A result under an older one is put anew, and
-// so is ours if a late result of the previous replica
-// has overwritten it: that replica was stopped or cut off when the pod was taken from it.
+// assigned takes the generation of the pod's assignment. A result under an older one is put again, and so is ours if a
+// late result of the previous replica has overwritten it: that replica was stopped or cut off when the pod was taken
+// from it.
 func (r *reporter) assigned(generation uint64, known *proberv1.ProbeResult) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -103,7 +103,7 @@ func Watch(o Options, c *bus.Client) *Manager {
 	m := New(o, Buckets{})
 	var known *bus.View[*proberv1.ProbeResult]
 	known = bus.Watch[proberv1.ProbeResult](c, subject.ProbeResults, ">", func(key string) {
-		// Its own results tell a replica nothing new.
+		// Its own results contain nothing new for a replica.
 		if r, ok := known.Get(key); ok && r.GetReplica() != o.Replica {
 			if uid, _, _, ok := subject.ParseProbeResultKey(key); ok {
 				m.Changed(uid)
@@ -151,7 +151,7 @@ func (m *Manager) Run(ctx context.Context) error {
 			}
 			if !m.started {
 				m.started = true
-				// What the workers took over was put anew just now.
+				// What the workers took over was put again just now.
 				m.b.Results.Complete()
 				m.o.Ready()
 			}

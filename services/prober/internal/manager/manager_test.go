@@ -144,7 +144,7 @@ func (n *node) stopBus() {
 	n.down = true
 }
 
-// startBus starts it anew; who lives says what was kept.
+// startBus restarts it; the processes that live say what was kept.
 func (n *node) startBus() {
 	n.mu.Lock()
 	n.down, n.bus = false, n.bus+1
@@ -296,7 +296,7 @@ func (r *replica) series(pod string) (names []string) {
 	return names
 }
 
-// pod puts a pod whose container is probed each second.
+// pod puts a pod with a container that is probed each second.
 func (n *node) pod(uid string, failures int32) {
 	every := func() *v1.Probe {
 		return &v1.Probe{PeriodSeconds: 1, TimeoutSeconds: 1, SuccessThreshold: 1, FailureThreshold: failures}
@@ -328,7 +328,7 @@ func (n *node) assign(uid, replica string) {
 	n.changed(uid, "")
 }
 
-// assigned is a pod whose container runs, and which a replica is to probe.
+// assigned is a pod with a running container that a replica is to probe.
 func (n *node) assigned(uid, id, replica string, threshold int32) {
 	n.pod(uid, threshold)
 	n.container(uid, id)
@@ -498,7 +498,7 @@ func TestNoCountOutlivesTheBus(t *testing.T) {
 		}
 		n.stopBus()
 		n.setSick("id", false)
-		pass(time.Second) // a success that nobody hears of
+		pass(time.Second) // an unreported success
 		zero.stop()
 		n.startBus()
 		n.setSick("id", true)
@@ -515,9 +515,9 @@ func TestNoCountOutlivesTheBus(t *testing.T) {
 	})
 }
 
-// Whoever dies, comes back and takes over from whom, the bus too, and however containers fare and are replaced: the
-// result that restarts a container never comes without failureThreshold failures in a row of this
-// very container id. This goes by what podsync would take: results of the newest assignment.
+// In any order in which replicas and the bus die, come back and take over, and however containers end and are replaced,
+// the result that restarts a container never comes without failureThreshold failures in a row of this very container
+// id. This goes by what podsync would take: results of the newest assignment.
 func TestNeverARestartWithoutEnoughFailures(t *testing.T) {
 	results := 0
 	for seed := range uint64(40) {

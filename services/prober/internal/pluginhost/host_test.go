@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 			case "ill":
 				return false, "not well", nil
 			case "unknown":
-				return false, "", errors.New("cannot tell")
+				return false, "", errors.New("cannot say")
 			case "crash":
 				os.Exit(3)
 			case "hang":
@@ -96,7 +96,7 @@ func TestPlugin(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for container, want := range map[string]string{
-		"unknown": "cannot tell", "crash": "crashed", "hang": "was ended", "large": "larger than max",
+		"unknown": "cannot say", "crash": "crashed", "hang": "was ended", "large": "larger than max",
 	} {
 		began := time.Now()
 		if got, err := h.Probe(t.Context(), target(container)); err == nil || !strings.Contains(err.Error(), want) {

@@ -96,7 +96,7 @@ func preferEnd(ctx context.Context, err error) error {
 	return err
 }
 
-// exchange is one request and its answer, whose body it is.
+// exchange is one request and its answer. It is the body of the answer.
 type exchange struct {
 	ctx   context.Context
 	conn  net.Conn
@@ -176,7 +176,7 @@ func (e *exchange) end() {
 		return
 	}
 	e.stop()
-	_ = e.conn.Close() // the context's end may have closed it; nobody waits for what is lost
+	_ = e.conn.Close() // the context's end may have closed it; what is lost is not awaited
 	e.in.Reset(nil)
 	readers.Put(e.in)
 	e.in = nil

@@ -79,7 +79,7 @@ func TestOneShotIsATransport(t *testing.T) {
 	}
 }
 
-// A body that is closed, and a request whose time is over, hold no connection.
+// A closed body and a request after its deadline hold no connection.
 func TestOneShotLetsGo(t *testing.T) {
 	gone := make(chan error, 1)
 	address := serve(t, func(c net.Conn) {

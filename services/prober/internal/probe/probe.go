@@ -48,11 +48,11 @@ func failure(format string, args ...any) (Result, error) {
 }
 
 // ErrUnreachable is wrapped by the error of a probe that never got as far as the node's runtime or
-// plugin: whoever carries it is being restarted, and the probe is to be run again soon.
+// plugin: the one that is down is being restarted, and the probe is to be run again soon.
 var ErrUnreachable = errors.New("what runs the probe cannot be reached")
 
-// ErrBroken is wrapped by the error of a probe whose target began to answer and did not end. The
-// kubelet gives no result then either.
+// ErrBroken is wrapped by the error of a probe if its target began to answer and did not end. The kubelet gives no
+// result then either.
 var ErrBroken = errors.New("the answer broke off")
 
 // Target is what is probed.

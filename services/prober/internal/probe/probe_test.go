@@ -306,7 +306,7 @@ func TestGRPC(t *testing.T) {
 	}{
 		{port(l), nil, Result{Success, "service healthy"}},
 		{port(l), new("ill"), Result{Failure, `service unhealthy (responded with "NOT_SERVING")`}},
-		{port(l), new("nobody"), Result{Failure,
+		{port(l), new("absent"), Result{Failure,
 			"error: health rpc probe failed: rpc error: code = NotFound desc = unknown service"}},
 		{port(bare), nil, Result{Failure, "error: this server does not implement the grpc health protocol " +
 			"(grpc.health.v1.Health): unknown service grpc.health.v1.Health"}},

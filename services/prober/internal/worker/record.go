@@ -78,8 +78,8 @@ func (r *Record) count(p *v1.Probe, o Outcome) {
 	}
 }
 
-// forgetRun forgets the count, since some probe may have come between that nobody remembers: what it would
-// have ended must not be gone on with (a restart needs failureThreshold failures in a row). The result stands.
+// forgetRun forgets the count, since an unrecorded probe may have come between. A sequence that it would have ended
+// must not continue (a restart needs failureThreshold failures in a row). The result stands.
 func (r *Record) forgetRun() { r.Last, r.Run = none, 0 }
 
 // final reports whether the container id needs no more probes of this kind: it has started, or is about

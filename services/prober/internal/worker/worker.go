@@ -21,7 +21,7 @@ const (
 	refresh = 10 * time.Second
 	// tries is how often a probe that could not be run is tried at once, as in the kubelet.
 	tries = 3
-	// retry is the pause before a probe is run again that nobody could be asked to run.
+	// retry is the pause before a probe is run again if it could not be run.
 	retry = time.Second
 	// tracedProbes of a container are spans: one that fails for ever must not fill its trace.
 	tracedProbes = 10
@@ -55,13 +55,13 @@ type Prober interface {
 
 // Reporter hears what a worker finds. Its methods must not block.
 type Reporter interface {
-	// Record takes a record that changed, or whose time is to be reported again.
+	// Record takes a record that changed, or that is due to be reported again.
 	Record(r Record)
 	// Counted reports one probe that came to a result.
 	Counted(o Outcome, took time.Duration)
 	// Event records an Event about the container.
 	Event(f *ProbedContainer, reason, message string)
-	// NotRun reports a probe that nobody could be asked to run.
+	// NotRun reports a probe that could not be run.
 	NotRun(err error)
 }
 
@@ -228,7 +228,7 @@ func (w *Worker) next(f *ProbedContainer) (due time.Time, wanted bool) {
 	case !r.LastStart.IsZero():
 		due = after(r.LastStart, every, w.free)
 	case w.o.Kind == Readiness:
-		due = start // as soon as it may: somebody waits for it
+		due = start // as soon as it may: the pod waits for it
 	default:
 		due = after(w.anchor, every, later(start, w.anchor))
 	}
@@ -261,7 +261,7 @@ func (w *Worker) probe(ctx context.Context, f *ProbedContainer) {
 	result, err := w.traced(ctx, f)
 	w.free = time.Now()
 	if ctx.Err() != nil {
-		return // whoever goes on runs it again
+		return // the successor runs it again
 	}
 	w.mu.Lock()
 	w.probes++

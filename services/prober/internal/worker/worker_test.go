@@ -414,8 +414,8 @@ func TestSpreadWithinAPeriod(t *testing.T) {
 	}
 }
 
-// However probes end, and whoever dies and takes over, there is never the result that restarts a
-// container without failureThreshold failures in a row of this very container id.
+// However probes end, and however replicas die and take over, the result that restarts a container never comes without
+// failureThreshold failures in a row of this very container id.
 func TestNeverARestartWithoutEnoughFailures(t *testing.T) {
 	for seed := range uint64(60) {
 		synctest.Test(t, func(t *testing.T) {
