@@ -36,7 +36,7 @@ type Config struct {
 	// MemoryLimit is what the process may take, as a quantity such as "768Mi"; past it the kernel kills it, and it is
 	// started again. "microlet up" enforces it by a cgroup of the process's own. "0" is no limit. Default: 768Mi.
 	MemoryLimit string
-	// IdlePeriod is how often figures are taken although nobody asks. Default: 1 m.
+	// IdlePeriod is how often figures are taken without a request. Default: 1 m.
 	IdlePeriod time.Duration
 }
 
@@ -56,8 +56,8 @@ func KubeletFields() []string {
 // AddFlags adds stats' own flags.
 func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.MemoryLimit, "memory-limit", c.MemoryLimit,
-		"memory that stats may take before it is killed and started anew; 0 is no limit")
-	fs.DurationVar(&c.IdlePeriod, "idle-period", c.IdlePeriod, "how often figures are taken although nobody asks")
+		"memory that stats may take before it is killed and restarted; 0 is no limit")
+	fs.DurationVar(&c.IdlePeriod, "idle-period", c.IdlePeriod, "how often figures are taken without a request")
 }
 
 // Validate says what is wrong with the config: field, value, remedy.

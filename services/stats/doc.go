@@ -7,9 +7,9 @@
 // POD_STATUS. It puts STATS/summary. Child processes measure the volumes and logs of pods (see
 // services/internal/diskusage).
 //
-// Figures are taken when somebody asks for them, and once a minute otherwise. Concurrent readers share a snapshot,
-// which is no older than --housekeeping-interval (10 s), and says when it was taken. A source that does not answer
-// holds up nobody: the answer then has its last figures, says so, and after two minutes is an error instead.
+// Figures are taken on request, and once a minute otherwise. Concurrent readers share a snapshot, which is no older
+// than --housekeeping-interval (10 s), and says when it was taken. A source that does not answer delays no reader: the
+// answer then has its last figures, says so, and after two minutes is an error instead.
 //
 // stats stores nothing. When it is down or killed for its memory, only figures are missing.
 package stats

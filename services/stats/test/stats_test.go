@@ -143,7 +143,7 @@ func (n *node) page(p statsv1.MetricsPage) string {
 	}
 }
 
-// A container's figures are reported while it runs; its successor's begin anew, and nothing of the dead one is
+// A container's figures are reported while it runs; its successor's start from zero, and nothing of the dead one is
 // reported.
 func TestAContainersLife(t *testing.T) {
 	n := newNode(t)

@@ -1,8 +1,8 @@
 // Package cachedvalue lets concurrent readers share what is expensive to read.
 //
-// Nothing is read while nobody asks, except on a slow cadence. Of any number of readers that find the last value too
-// old, one read serves all. A reader waits a bounded time: then it gets the last value, and learns why it is old, or
-// an error if that is too old to be of use. A read that hangs holds up nobody, and no second one is begun beside it.
+// Without requests, values are read at a slow cadence only. Of any number of readers that find the last value too old,
+// one read serves all. A reader waits a bounded time: then it gets the last value, and learns why it is old, or an
+// error if that is too old to be of use. A read that hangs delays no reader, and no second one is begun beside it.
 package cachedvalue
 
 import (
@@ -31,7 +31,7 @@ type Options[T any] struct {
 	Patience time.Duration
 	// Stale is how old a value may be that is given out because there is no newer one.
 	Stale time.Duration
-	// Idle is how often a value is read although nobody asks; 0 is never.
+	// Idle is how often a value is read without a request; 0 is never.
 	Idle time.Duration
 	// OnRead is called after each read, from its goroutine; nil disables it.
 	OnRead func(a Answer[T], err error)
@@ -126,10 +126,10 @@ func (v *Value[T]) read(ctx context.Context, end chan struct{}) {
 	v.mu.Unlock()
 	v.o.OnRead(answer, err)
 	close(end)
-	v.wakeup.Set() // somebody may want the next
+	v.wakeup.Set() // a reader may want the next
 }
 
-// settle waits for the read that is under way, whose context has ended.
+// settle waits for the read that is under way. Its context has ended.
 func (v *Value[T]) settle() {
 	v.mu.Lock()
 	under := v.under

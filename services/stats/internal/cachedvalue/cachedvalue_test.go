@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// bubble runs f with a value whose takes do what take says, in virtual time.
+// bubble runs f with a value that is read by take, in virtual time.
 func bubble(t *testing.T, change func(*Options[int]), take func(ctx context.Context, n int) error,
 	f func(t *testing.T, v *Value[int], takes *atomic.Int32),
 ) {
@@ -74,7 +74,7 @@ func TestReadersShareATake(t *testing.T) {
 	})
 }
 
-func TestNothingIsTakenWhileNobodyAsks(t *testing.T) {
+func TestNothingIsTakenWithoutARequest(t *testing.T) {
 	for idle, want := range map[time.Duration]int32{0: 0, time.Minute: 60} {
 		bubble(t, func(o *Options[int]) { o.Idle = idle }, quick,
 			func(t *testing.T, _ *Value[int], takes *atomic.Int32) {
@@ -86,7 +86,7 @@ func TestNothingIsTakenWhileNobodyAsks(t *testing.T) {
 	}
 }
 
-// A read that hangs holds up nobody: readers get the last figures and the reason, then an error, and new figures when
+// A read that hangs delays no reader: readers get the last figures and the reason, then an error, and new figures when
 // it has ended.
 func TestATakeThatHangs(t *testing.T) {
 	var release atomic.Bool

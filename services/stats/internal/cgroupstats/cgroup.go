@@ -60,7 +60,7 @@ type selective struct {
 	pids libcgroups.PidsStats
 }
 
-// selected are the controllers whose figures are reported.
+// selected are the controllers with reported figures.
 var selected = &libcgroups.StatsOptions{
 	Controllers: libcgroups.CPU | libcgroups.Memory | libcgroups.IO | libcgroups.Pids,
 }
@@ -81,7 +81,7 @@ type tracked struct {
 	paths   map[string]string
 	manager *selective
 	handler *libcontainer.Handler
-	// pid is the process whose network the handler reads; 0 reads none.
+	// pid is the process in the network that the handler reads; 0 reads none.
 	pid int
 
 	spec   model.ContainerSpec
@@ -142,7 +142,7 @@ func (t *tracked) read(m *Measurer, network bool) (*Cgroup, error) {
 	if err != nil {
 		return nil, err
 	}
-	if stats.Cpu.Usage.Total > unbelievable { // in its place 0 would be a counter that begins anew
+	if stats.Cpu.Usage.Total > unbelievable { // in its place 0 would be a counter that starts again
 		return nil, fmt.Errorf("CPU time is %d", stats.Cpu.Usage.Total)
 	}
 	t.believe(stats, m)

@@ -107,7 +107,7 @@ func folders(dir string) ([]string, error) {
 // idLength is that of the IDs that containerd and CRI-O give.
 const idLength = 64
 
-// containerOf is the ID of the container whose cgroup has this name in its pod's: "<id>" and "crio-<id>" with the
+// containerOf is the ID of the container with a cgroup of this name in its pod's: "<id>" and "crio-<id>" with the
 // driver cgroupfs, "cri-containerd-<id>.scope" and "crio-<id>.scope" with systemd's. CRI-O's monitor of a container,
 // "crio-conmon-<id>", is none.
 func containerOf(dir string) (string, bool) {

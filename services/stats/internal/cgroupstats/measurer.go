@@ -33,7 +33,7 @@ type Options struct {
 	CgroupRoot string
 	// System are the cgroups of the system's parts, by the Summary API's names of them.
 	System map[string]string
-	// Except are folders whose mounts come and go with pods.
+	// Except are folders with mounts that come and go with pods.
 	Except []string
 	// PodCgroups reports whether the cgroups of pods and containers are read, which they need not be if the runtime
 	// measures them. nil is always.

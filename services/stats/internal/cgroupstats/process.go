@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxDescriptors bounds the processes of one cgroup whose descriptors are counted.
+// maxDescriptors bounds the processes of one cgroup for which descriptors are counted.
 const maxDescriptors = 4096
 
 // proc reads what the kernel shows of processes.

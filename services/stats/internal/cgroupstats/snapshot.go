@@ -3,8 +3,8 @@
 // It reads cgroups through cAdvisor's library, by its reader of one cgroup (container/libcontainer) and its reader of
 // a cgroup's limits (container/common). cAdvisor's manager is not used: it opens the runtime's socket to learn the
 // containers' labels, runs a goroutine and a timer for each cgroup, reads the sockets of each process, which needs the
-// right to trace it, and keeps two minutes of samples of each. Here one pass reads all cgroups when somebody asks, and
-// a cgroup is forgotten when it is gone.
+// right to trace it, and keeps two minutes of samples of each. Here one pass reads all cgroups on request, and a cgroup
+// is forgotten when it is gone.
 package cgroupstats
 
 import (

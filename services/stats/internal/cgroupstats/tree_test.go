@@ -177,7 +177,7 @@ func TestCgroupV2(t *testing.T) {
 	})
 }
 
-// A cgroup that is gone is forgotten, and its figures with it; a new one of the same name begins anew.
+// A cgroup that is gone is forgotten, and its figures with it; a new one of the same name starts from zero.
 func TestGoneCgroups(t *testing.T) {
 	root, m, registry := onV1(t)
 	if c := readContainer(t, m); c == nil || c.UsageNanoCores != nil {

@@ -163,7 +163,7 @@ func (c *Claims) ask(ctx context.Context, k key) {
 	switch status.Code(err) {
 	case codes.OK:
 		v.figures = figures(answer)
-	case codes.Unavailable, codes.Canceled, codes.DeadlineExceeded: // nobody has answered: what is known holds
+	case codes.Unavailable, codes.Canceled, codes.DeadlineExceeded: // no answer has come: what is known holds
 	default:
 		v.figures = nil
 		c.o.Log.Debug("a volume has no figures", logkey.PodUID, k.pod, "volume", k.name, logkey.Err, err)
@@ -199,7 +199,7 @@ func (c *Claims) Describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector: the newest figures of each claim, whose volume several pods may have.
+// Collect implements prometheus.Collector: the newest figures of each claim. Several pods may have its volume.
 func (c *Claims) Collect(out chan<- prometheus.Metric) {
 	newest := c.newest()
 	for _, g := range newGauges() {

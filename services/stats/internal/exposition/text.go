@@ -2,8 +2,8 @@
 //
 // A page of a node with a hundred pods has tens of thousands of lines, of which prometheus/client_golang would make as
 // many objects, and cAdvisor's collector several times that. Here a page is written straight from what was measured,
-// in parts that whoever reads it takes one after the other. TestCadvisorIsTheLibrarys compares every family, label and
-// value with those of cAdvisor's own collector.
+// in parts that its reader takes one after the other. TestCadvisorIsTheLibrarys compares every family, label and value
+// with those of cAdvisor's own collector.
 package exposition
 
 import (
@@ -55,7 +55,7 @@ func (w *writer) metric(labels string, value float64, at time.Time) {
 	w.labelled(labels, "", value, at)
 }
 
-// labelled writes a metric whose labels come in two parts.
+// labelled writes a metric with labels that come in two parts.
 func (w *writer) labelled(labels, more string, value float64, at time.Time) {
 	if w.err != nil {
 		return

@@ -1,6 +1,6 @@
 // Package filesystem lists the node's file systems, with what its disks have read and written.
 //
-// File systems of the network are left out, so that nobody asks them: a process with a thread that hangs in one may not
+// Network file systems are left out, so that they are never asked: a process with a thread that hangs in one may not
 // end even when it is killed.
 package filesystem
 

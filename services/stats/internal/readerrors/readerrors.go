@@ -22,9 +22,9 @@ const (
 )
 
 const (
-	// again is when the same is logged anew.
+	// again is when the same is logged again.
 	again = time.Hour
-	// maxSubjects bounds what is remembered; past it all is forgotten, and may be logged anew.
+	// maxSubjects bounds what is remembered; past it, all is forgotten, and may be logged again.
 	maxSubjects = 1024
 )
 

@@ -53,7 +53,7 @@ type Options struct {
 	Pods func() map[string]*nodepods.Pod
 	// HugePages takes what is set aside as huge pages off the available memory of the node.
 	HugePages bool
-	// RootDir is the kubelet's root folder, whose file system is the node's.
+	// RootDir is the kubelet's root folder. Its file system is the node's.
 	RootDir string
 	// Filesystems are asked for what RootDir, layers and images lie on.
 	Filesystems interface {
@@ -113,7 +113,7 @@ func (s *Server) Summary(ctx context.Context, r *statsv1.SummaryRequest) (*stats
 	}, nil
 }
 
-// late names the folders of the summary's pods whose figures are late; the kubelet's format has no place for that.
+// late names the folders of the summary's pods with late figures; the kubelet's format has no place for that.
 func late(folders summary.Folders, of *statsapi.Summary) (all []*statsv1.PodFolders) {
 	if folders == nil {
 		return nil
@@ -195,7 +195,8 @@ func join(problem, other string, err error) string {
 }
 
 // created returns when containers were created. The runtime is asked only when a container has come that the last list
-// has not. A container that a new list has not either, such as one whose removal is under way, is not asked for again.
+// has not. A container that a new list does not contain either, such as one that is being removed, is not asked for
+// again.
 func (s *Server) created(ctx context.Context, ids []string) cri.Created {
 	last, ok := s.o.Created.Last()
 	if ok && s.areUnlisted(missing(last.Value, ids)) {
@@ -265,7 +266,8 @@ func missing(created cri.Created, ids []string) []string {
 }
 
 // rootFs asks the file system of the kubelet's root folder; nil if it does not answer. It is asked for each summary, as
-// the kubelet asks it: whoever sets a threshold by what is free must not see what was free before an image was pulled.
+// the kubelet asks it: a user who sets a threshold by what is free must not see what was free before an image was
+// pulled.
 func (s *Server) rootFs(ctx context.Context) *fsusage.Usage {
 	usage, err := s.o.Filesystems.Usage(ctx, s.o.RootDir)
 	if err != nil {

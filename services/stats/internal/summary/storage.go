@@ -114,13 +114,13 @@ func (b *builder) storage(uid string, p *statsapi.PodStats) {
 		}
 		slices.SortFunc(p.VolumeStats, func(a, b statsapi.VolumeStats) int { return strings.Compare(a.Name, b.Name) })
 	}
-	if !whole { // a part of the sum would pass for all of it, with whoever evicts pods by it
+	if !whole { // an evictor would take a part of the sum for all of it
 		total.UsedBytes, total.InodesUsed = nil, nil
 	}
 	p.EphemeralStorage = total
 }
 
-// add counts one more part of the whole, whose time is that of its newest part.
+// add counts one more part of the whole. The time of the whole is that of its newest part.
 func add(whole, part *statsapi.FsStats) {
 	whole.UsedBytes, whole.InodesUsed = sum(whole.UsedBytes, part.UsedBytes), sum(whole.InodesUsed, part.InodesUsed)
 	if whole.Time.Before(&part.Time) {

@@ -204,7 +204,7 @@ func TestAPartIsNotTheWhole(t *testing.T) {
 	}
 }
 
-// The container's name may be known of a cgroup whose pod is not.
+// The container's name may be known for a cgroup without a known pod.
 func TestAContainerWithoutItsPodHasNoFigures(t *testing.T) {
 	in := input()
 	for _, c := range in.Snapshot.Cgroups {

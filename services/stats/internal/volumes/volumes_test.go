@@ -207,7 +207,7 @@ func TestNoVolumesButLogs(t *testing.T) {
 	}
 }
 
-// busy is a measurer whose walks take long.
+// busy is a measurer with long walks.
 type busy struct{ measurer }
 
 func (busy) Measurement(d diskusage.Dir) (diskusage.Measurement, bool) {
