@@ -112,11 +112,10 @@ func (p Parent) In(ctx context.Context) context.Context {
 	return trace.ContextWithRemoteSpanContext(ctx, p.span)
 }
 
-// Carry returns to with the trace of from, for work that outlives from.
-func Carry(to, from context.Context) context.Context {
-	span := trace.SpanFromContext(from)
-	if !span.SpanContext().IsSampled() {
-		return to
+// Outside returns ctx without its trace, for work that is no part of it.
+func Outside(ctx context.Context) context.Context {
+	if !trace.SpanContextFromContext(ctx).IsValid() {
+		return ctx
 	}
-	return trace.ContextWithSpan(to, span)
+	return trace.ContextWithSpan(ctx, nil)
 }

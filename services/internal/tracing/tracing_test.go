@@ -92,7 +92,7 @@ func TestOffCostsNothing(t *testing.T) {
 		_, heard := off.Continue(inner, ParseParent(""), "doProbe")
 		heard.End(nil)
 		span.End(io.EOF)
-		if p := ParentOf(Carry(ctx, inner)); !p.None() || p.String() != "" {
+		if p := ParentOf(Outside(inner)); !p.None() || p.String() != "" {
 			t.Error("there is something to send")
 		}
 		round.End(nil)
@@ -114,8 +114,12 @@ func TestATraceOverProcesses(t *testing.T) {
 	onBus := ParentOf(inner).String()
 	start.End(errors.New("no such image"))
 	round.End(nil)
-	_, late := Start(Carry(t.Context(), ctx), "EnsureImageExists") // begun after the sync has ended
+	_, late := Start(context.WithoutCancel(ctx), "EnsureImageExists") // begun after the sync has ended
 	late.End(nil)
+	_, outside := Start(Outside(ctx), "refresh")
+	if outside.Recording() {
+		t.Error("a span begins outside of the trace")
+	}
 
 	_, probe := prober.Continue(t.Context(), ParseParent(onBus), "doProbe")
 	probe.End(nil)

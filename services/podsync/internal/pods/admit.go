@@ -42,7 +42,7 @@ func (w *worker) admit(ctx context.Context, p *v1.Pod, state *pod.State) (bool, 
 	}
 	if result.Admitted() {
 		w.admitted = true
-		w.note(func(s *Standing) { s.Admitted = true })
+		w.standing.note(func(s *Standing) { s.Admitted = true })
 		return true, nil
 	}
 	w.reject(p, result)
@@ -51,10 +51,8 @@ func (w *worker) admit(ctx context.Context, p *v1.Pod, state *pod.State) (bool, 
 
 // reject ends a pod that may not run here.
 func (w *worker) reject(p *v1.Pod, why admission.Result) {
-	w.reporting.Lock()
-	w.rejection = &why
-	w.reporting.Unlock()
-	w.note(func(s *Standing) { s.Rejection = &why })
+	w.reporter.reject(&why)
+	w.standing.note(func(s *Standing) { s.Rejection = &why })
 	w.move(causeRejected)
 	w.deps.event(p, v1.EventTypeWarning, why.Reason, "%s", why.Message)
 }

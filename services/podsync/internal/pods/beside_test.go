@@ -263,7 +263,7 @@ func TestOrdinarySyncsCostNoLookBeside(t *testing.T) {
 		if got := looks() - before; got != 1 {
 			t.Errorf("a wake costs %d looks", got)
 		}
-		if !w.notices.at.IsZero() || n.sets("a") != sets+1 {
+		if !w.reporter.notices.at.IsZero() || n.sets("a") != sets+1 {
 			t.Errorf("a look is due although the worker has looked; %d reports", n.sets("a")-sets)
 		}
 		n.mu.Lock()

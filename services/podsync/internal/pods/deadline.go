@@ -4,8 +4,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-
-	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 )
 
 // What a pod shows that ran for longer than it may, in the kubelet's words.
@@ -38,10 +36,5 @@ func (w *worker) expire(p *v1.Pod) {
 		return
 	}
 	w.deps.event(p, v1.EventTypeNormal, reasonDeadlineExceeded, messageDeadlineExceeded)
-	w.mu.Lock()
-	if w.eviction == nil {
-		w.eviction = &eviction{causeDeadline,
-			status.Override{Reason: reasonDeadlineExceeded, Message: messageDeadlineExceeded}, nil}
-	}
-	w.mu.Unlock()
+	w.inbox.expire()
 }

@@ -187,8 +187,9 @@ func (d *Dispatcher) newWorker(p *v1.Pod, from podsyncv1.PodSource) *worker {
 // start registers the pod with every component that keeps data by UID, and starts its worker. A component must not
 // skip a UID that it has seen before: it has forgotten the pod when the pod went.
 func (d *Dispatcher) start(ctx context.Context, w *worker) {
-	d.deps.Admission.Add(w.pod, w.source)
-	if end := d.deps.Ends(w.pod); end != nil {
+	p := w.inbox.latest()
+	d.deps.Admission.Add(p, w.source)
+	if end := d.deps.Ends(p); end != nil {
 		w.evict(eviction{causeEvicted, *end, nil})
 	}
 	w.onForgotten = func() { d.post(func(ctx context.Context) { d.startHeld(ctx, w) }) }
@@ -204,17 +205,17 @@ func (d *Dispatcher) start(ctx context.Context, w *worker) {
 // finish lets a worker go whose pod is gone, or is to be restarted. If the source wants the pod again, as after a list
 // of an apiserver that was behind or when a manifest was put back, it gets another worker.
 func (d *Dispatcher) finish(ctx context.Context, w *worker) {
-	if p := w.wantedAgain(); p != nil {
-		d.announce(p, w.source)                     // the worker may have had it forgotten since
-		if w.isForgotten() && d.hold(p, w.source) { // another of its name has begun since
+	if p := w.inbox.wantedAgain(); p != nil {
+		d.announce(p, w.source)                              // the worker may have had it forgotten since
+		if w.standing.isForgotten() && d.hold(p, w.source) { // another of its name has begun since
 			d.workers.remove(w.uid)
 			return
 		}
 		d.start(ctx, d.newWorker(p, w.source))
 		return
 	}
-	if w.phase != gone { // it was to be restarted, and is wanted no longer: what was left for that is removed
-		last := d.newWorker(w.latest(), w.source)
+	if w.reporter.inPhase() != gone { // it was to be restarted, and is wanted no longer: what was left for that is removed
+		last := d.newWorker(w.inbox.latest(), w.source)
 		last.remove()
 		d.start(ctx, last)
 		return

@@ -8,15 +8,15 @@ import (
 )
 
 const (
-	// maxEnded is how large a pod may be of which the other services are told whole when it has ended. Any number of them
-	// may wait for somebody to delete them, such as those that were rejected, and the bus has room for a number of bytes.
+	// maxEnded is how large a pod may be that the other services get whole when it has ended. Any number of them may
+	// wait for their deletion, such as those that were rejected, and the bus has room for a number of bytes.
 	maxEnded = 16 << 10
-	// maxImage is the longest name of an image that they are told of a larger one.
+	// maxImage is the longest name of an image that they get of a larger one.
 	maxImage = 1 << 10
 )
 
-// told is the version of the pod that the other services are told.
-func told(p *v1.Pod, ended bool) *v1.Pod {
+// forOthers is the version of the pod that the other services get.
+func forOthers(p *v1.Pod, ended bool) *v1.Pod {
 	if !ended && !podutil.IsTerminal(p.Status.Phase) || p.Size() <= maxEnded {
 		return p
 	}

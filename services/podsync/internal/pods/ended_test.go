@@ -56,11 +56,11 @@ func TestPodsThatHaveEndedTakeLittleRoom(t *testing.T) {
 func TestSmallPodsAreToldWhole(t *testing.T) {
 	p := testPod("a")
 	p.Labels = map[string]string{"a": "b"}
-	if got := told(p, true); got != p {
+	if got := forOthers(p, true); got != p {
 		t.Errorf("%v", got)
 	}
 	p.Annotations = map[string]string{"large": strings.Repeat("x", maxEnded)}
-	if got := told(p, false); got != p {
+	if got := forOthers(p, false); got != p {
 		t.Errorf("of a pod that has not ended: %v", got)
 	}
 	p.Status.Phase = v1.PodFailed
@@ -68,7 +68,7 @@ func TestSmallPodsAreToldWhole(t *testing.T) {
 	p.Spec.Containers[0].Image = strings.Repeat("x", maxImage+1)
 	p.Spec.EphemeralContainers = []v1.EphemeralContainer{{EphemeralContainerCommon: v1.EphemeralContainerCommon{
 		Name: "e", Command: []string{"sh"}}}}
-	got := told(p, false)
+	got := forOthers(p, false)
 	if got.Size() > 1<<10 || got.Spec.Containers[0].Image != "" || got.Spec.EphemeralContainers[0].Name != "e" {
 		t.Errorf("%v", got)
 	}

@@ -3,9 +3,7 @@ package pods
 import (
 	"context"
 	"fmt"
-	"time"
 
-	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/microlet/microlet/services/podsync/internal/pod"
@@ -32,7 +30,7 @@ func (s *Workers) Evict(ctx context.Context, uid types.UID, override status.Over
 	}
 	w.evict(eviction{causeEvicted, override, grace})
 	select {
-	case <-w.stopped:
+	case <-w.inbox.stopped:
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("evict pod %s: its containers still run: %w", uid, ctx.Err())
@@ -48,59 +46,7 @@ type eviction struct {
 
 // evict gives the pod its eviction and makes its worker act on it at once.
 func (w *worker) evict(v eviction) {
-	w.mu.Lock()
-	if w.ended {
-		w.mu.Unlock()
-		return
+	if w.inbox.evict(v) {
+		w.wake()
 	}
-	before := w.grace(w.pod)
-	if earlier := w.eviction; earlier != nil {
-		if v.grace == nil || earlier.grace != nil && *earlier.grace < *v.grace {
-			v.grace = earlier.grace
-		}
-		v.cause, v.override = earlier.cause, earlier.override
-	}
-	w.eviction = &v
-	if w.cancelSync != nil && (!w.ending || w.grace(w.pod) < before) {
-		w.cancelSync(errSyncCanceled)
-	}
-	w.mu.Unlock()
-	w.wake()
-}
-
-// grace is what the containers of a pod that ends get: the shortest of what its deletion and
-// its eviction say, or else its own. It is never under a second, so that a preStop hook has
-// its chance. The caller holds mu.
-func (w *worker) grace(p *v1.Pod) time.Duration {
-	var shortest *int64
-	asked := []*int64{p.DeletionGracePeriodSeconds}
-	if w.eviction != nil {
-		asked = append(asked, w.eviction.grace)
-	}
-	for _, seconds := range asked {
-		if seconds != nil && (shortest == nil || *seconds < *shortest) {
-			shortest = seconds
-		}
-	}
-	if shortest == nil {
-		shortest = p.Spec.TerminationGracePeriodSeconds
-	}
-	if shortest == nil {
-		return time.Second
-	}
-	return time.Duration(max(*shortest, 1)) * time.Second
-}
-
-// graceSeconds is grace in the form that package decide takes.
-func (w *worker) graceSeconds(p *v1.Pod) *int64 {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return new(int64(w.grace(p) / time.Second))
-}
-
-// currentEviction returns the pod's eviction, or nil.
-func (w *worker) currentEviction() *eviction {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.eviction
 }

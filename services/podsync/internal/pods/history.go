@@ -1,18 +1,8 @@
 package pods
 
-import (
-	"maps"
-
-	v1 "k8s.io/api/core/v1"
-
-	"github.com/microlet/microlet/services/podsync/internal/pod/status"
-)
-
-// history is what a worker remembers of its own attempts. All of it can be lost: the
-// runtime and the pod's object hold what matters.
+// history is what a worker remembers of its own attempts. All of it can be lost: the runtime and the pod's object hold
+// what matters.
 type history struct {
-	// waiting says of each container why it could not be started last.
-	waiting map[string]status.Waiting
 	// refused is the generation of the pod whose refusal was reported in an event.
 	refused   int64
 	announced bool
@@ -26,16 +16,7 @@ type history struct {
 	unswept string
 }
 
-func newHistory() history {
-	return history{waiting: map[string]status.Waiting{}}
-}
-
-func (h *history) waits(name, reason, message string) {
-	h.waiting[name] = status.Waiting{Reason: reason, Message: message}
-}
-
-// fails reports whether a failure is another than the last one, so that a pod whose trouble
-// lasts is reported once.
+// fails reports whether a failure differs from the last one, so that a lasting failure is logged once.
 func (h *history) fails(err error) bool {
 	before := h.failed
 	h.failed = err.Error()
@@ -56,19 +37,4 @@ func (h *history) sweepFails(err error) bool {
 		h.unswept = err.Error()
 	}
 	return err != nil && before != h.unswept
-}
-
-func (h *history) runs(name string) { delete(h.waiting, name) }
-
-// reasons returns a copy for the status, with the same reason for every container that
-// has none of its own when all is not empty.
-func (h *history) reasons(p *v1.Pod, all status.Waiting) map[string]status.Waiting {
-	out := maps.Clone(h.waiting)
-	if all.Reason == "" {
-		return out
-	}
-	for i := range p.Spec.Containers {
-		out[p.Spec.Containers[i].Name] = all
-	}
-	return out
 }

@@ -2,8 +2,6 @@ package pods
 
 import (
 	"context"
-	"maps"
-	"slices"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -13,34 +11,13 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pods/internal/hook"
 )
 
-// see remembers of a state what stops, hooks and the status need of it.
+// see keeps of a state what stops, hooks and the status need.
 func (w *worker) see(state *pod.State) {
 	if sandbox := state.ReadySandbox(); sandbox != nil {
 		w.ips = status.SortIPs(sandbox.IPs, primary(w.deps.HostIPs.Assumed()))
 	}
-	for name, why := range w.history.waiting {
-		if c := state.Latest(name); c != nil && c.Running() && why.Reason != reasonPostStartHookError {
-			w.runs(name) // the runtime has started it although the call failed
-		}
-	}
-	for id, stop := range w.stops {
-		if !mayRun(state, id) {
-			stop.end()
-			delete(w.stops, id)
-		}
-	}
-	maps.DeleteFunc(w.stoppedSandboxes, func(id string, _ bool) bool {
-		return !slices.ContainsFunc(state.Sandboxes, func(s pod.Sandbox) bool { return s.ID == id })
-	})
-}
-
-func mayRun(state *pod.State, id string) bool {
-	for i := range state.Containers {
-		if c := &state.Containers[i]; c.ID == id {
-			return decide.MayRun(c)
-		}
-	}
-	return false
+	w.reporter.see(state)
+	w.stops.see(state)
 }
 
 func (w *worker) hookInput(p *v1.Pod, c *v1.Container, id string) hook.Input {
@@ -51,9 +28,9 @@ func (w *worker) hookInput(p *v1.Pod, c *v1.Container, id string) hook.Input {
 	return hook.Input{Pod: p, Container: c, ContainerID: id, PodIP: primary(ips)}
 }
 
-// postStart runs a container's hook and returns when it has. Containers that start after
-// this one wait for it, as with the kubelet; the end of the pod does not. A container whose
-// hook fails is stopped, and its restart policy says what follows.
+// postStart runs a container's hook and returns when the hook has ended. Containers that start after this one wait for
+// it, as under the kubelet. The end of the pod does not. A container whose hook fails is stopped, and its restart
+// policy decides what follows.
 func (w *worker) postStart(ctx context.Context, p *v1.Pod, c *v1.Container, id string) error {
 	if c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
 		return nil
@@ -67,7 +44,7 @@ func (w *worker) postStart(ctx context.Context, p *v1.Pod, c *v1.Container, id s
 	}
 	// Not the error itself: what a server answered may hold secrets.
 	w.deps.containerEvent(p, c.Name, v1.EventTypeWarning, reasonFailedPostStartHook, "PostStartHook failed")
-	w.waits(c.Name, reasonPostStartHookError, err.Error())
+	w.reporter.waits(c.Name, reasonPostStartHookError, err.Error())
 	if failed := w.kill(ctx, p, []decide.Kill{decide.NewKill(p, c, id, reasonFailedPostStartHook)}); failed != nil {
 		return failed
 	}

@@ -4,20 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
+	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 )
 
-// minGrace is what every container gets to shut down, whatever its hook took of its time.
+// minGrace is the time that every container gets to shut down, however long its hook runs.
 const minGrace = 2 * time.Second
 
-// stopPod stops containers, each when its turn has come, and then sandboxes. A container that the
-// runtime would not stop ends with its sandbox.
+// stopPod stops containers, in their order, and then sandboxes. A container that the runtime does not stop ends with
+// its sandbox.
 func (w *worker) stopPod(ctx context.Context, p *v1.Pod, s *decide.StopPod) error {
 	err := w.kill(ctx, p, s.Containers)
 	switch {
@@ -32,37 +35,76 @@ func (w *worker) stopPod(ctx context.Context, p *v1.Pod, s *decide.StopPod) erro
 			errs = append(errs, transient("stop the sandbox", err))
 			continue
 		}
-		w.stoppedSandboxes[id] = true
+		w.stops.sandboxes[id] = true
 	}
 	return errors.Join(errs...)
 }
 
-// stopping is how far the stop of one container has come. It outlives the sync that began
-// it: a sync that is canceled or fails must neither begin a grace period anew nor run a
-// hook again.
+// stops are the stops of a pod that have begun. They outlive the syncs that begin them, and belong to the goroutine of
+// run.
+type stops struct {
+	// containers are the containers that are being stopped, by ID.
+	containers map[string]*stopping
+	// sandboxes are those, by ID, whose network the runtime has taken down for this worker.
+	sandboxes map[string]bool
+}
+
+func newStops() *stops {
+	return &stops{containers: map[string]*stopping{}, sandboxes: map[string]bool{}}
+}
+
+// stopping is how far the stop of one container has come. A sync that is canceled or fails must neither begin a second
+// grace period nor run a hook again.
 type stopping struct {
 	began     time.Time
 	grace     time.Duration
 	announced bool
-	hook      *preStop // nil until the hook was begun
+	hook      *task // nil until the preStop hook has begun
 }
 
-// stopOf returns how far the stop of a container has come. A grace period that is shorter
-// than the one before begins now.
-func (w *worker) stopOf(k *decide.Kill) *stopping {
-	s := w.stops[k.ID]
+// of returns how far the stop of a container has come. A grace period that is shorter than the one before begins now.
+func (all *stops) of(k *decide.Kill) *stopping {
+	s := all.containers[k.ID]
 	switch {
 	case s == nil:
 		s = &stopping{began: time.Now(), grace: k.Grace}
-		w.stops[k.ID] = s
+		all.containers[k.ID] = s
 	case k.Grace < s.grace:
 		s.began, s.grace = time.Now(), k.Grace
 	}
 	return s
 }
 
-// kill stops containers, all at once but for sidecars, which wait for the containers that
-// they serve.
+// see forgets what the runtime has no more.
+func (all *stops) see(state *pod.State) {
+	for id, stop := range all.containers {
+		if !mayRun(state, id) {
+			stop.end()
+			delete(all.containers, id)
+		}
+	}
+	maps.DeleteFunc(all.sandboxes, func(id string, _ bool) bool {
+		return !slices.ContainsFunc(state.Sandboxes, func(s pod.Sandbox) bool { return s.ID == id })
+	})
+}
+
+func mayRun(state *pod.State, id string) bool {
+	for i := range state.Containers {
+		if c := &state.Containers[i]; c.ID == id {
+			return decide.MayRun(c)
+		}
+	}
+	return false
+}
+
+// end is for a container that has ended. Its hook, if it still runs, serves nothing any more.
+func (s *stopping) end() {
+	if s.hook != nil {
+		s.hook.cancel()
+	}
+}
+
+// kill stops containers, all at once except for sidecars, which wait for the containers that they serve.
 func (w *worker) kill(ctx context.Context, p *v1.Pod, kills []decide.Kill) error {
 	if len(kills) == 0 {
 		return nil
@@ -71,7 +113,7 @@ func (w *worker) kill(ctx context.Context, p *v1.Pod, kills []decide.Kill) error
 	order := newOrder(kills)
 	var all sync.WaitGroup
 	for i := range kills {
-		k, s := &kills[i], w.stopOf(&kills[i])
+		k, s := &kills[i], w.stops.of(&kills[i])
 		all.Go(func() {
 			errs[i] = w.killOne(ctx, p, k, s, func(ctx context.Context) error { return order.wait(ctx, i) })
 			order.end(i, errs[i])
@@ -82,7 +124,7 @@ func (w *worker) kill(ctx context.Context, p *v1.Pod, kills []decide.Kill) error
 }
 
 func (w *worker) killOne(ctx context.Context, p *v1.Pod, k *decide.Kill, s *stopping,
-	turn func(context.Context) error) error {
+	awaitOthers func(context.Context) error) error {
 	if !s.announced {
 		s.announced = true
 		w.deps.containerEvent(p, k.Name, v1.EventTypeNormal, reasonKilling, "%s", k.Message)
@@ -92,7 +134,7 @@ func (w *worker) killOne(ctx context.Context, p *v1.Pod, k *decide.Kill, s *stop
 	defer cancel()
 	if k.PreStop {
 		if s.hook == nil {
-			s.hook = w.beginPreStop(p, k)
+			s.hook = w.beginPreStop(ctx, p, k)
 		}
 		select {
 		case <-s.hook.done:
@@ -102,7 +144,7 @@ func (w *worker) killOne(ctx context.Context, p *v1.Pod, k *decide.Kill, s *stop
 			return ctx.Err()
 		}
 	}
-	if err := turn(grace); err != nil && ctx.Err() != nil {
+	if err := awaitOthers(grace); err != nil && ctx.Err() != nil {
 		return ctx.Err()
 	} else if errors.Is(err, errCutOff) {
 		return transient("stop container "+k.Name, err)
@@ -111,7 +153,7 @@ func (w *worker) killOne(ctx context.Context, p *v1.Pod, k *decide.Kill, s *stop
 	switch {
 	case err == nil:
 		s.end()
-		w.notices.add(resultDelay) // others may take long
+		w.reporter.notice(resultDelay) // others may take long
 		return nil
 	case runtime.IsUnavailable(err) && time.Now().Before(end):
 		return transient("stop container "+k.Name, fmt.Errorf("%w: %w", errCutOff, err))
@@ -120,13 +162,13 @@ func (w *worker) killOne(ctx context.Context, p *v1.Pod, k *decide.Kill, s *stop
 	}
 }
 
-// errCutOff is a stop that the runtime's absence ended within the grace period. The next sync
-// goes on with what is left of it.
+// errCutOff is a stop that the runtime's absence ended within the grace period. The next sync continues with the rest
+// of that period.
 var errCutOff = errors.New("the runtime went away within the grace period")
 
-// order lets sidecars stop in their turn: after the pod's containers, the last one first.
-// Init containers have no turn and keep nobody waiting. One that the runtime would not stop runs
-// on, so that those after it wait until the grace period is over.
+// order has sidecars stop after the pod's containers, the last sidecar first. Init containers neither wait nor are
+// waited for. A container that the runtime does not stop runs on, so the later ones wait until the grace period is
+// over.
 type order struct {
 	kills  []decide.Kill
 	ends   []chan struct{}
@@ -141,7 +183,7 @@ func newOrder(kills []decide.Kill) *order {
 	return o
 }
 
-// wait returns when all have ended that stop before the i-th, or ctx has.
+// wait returns when all containers that stop before the i-th have ended, or ctx has.
 func (o *order) wait(ctx context.Context, i int) error {
 	for j := range o.kills {
 		if !before(&o.kills[j], &o.kills[i]) {

@@ -79,28 +79,24 @@ func next(from phase, on cause) phase {
 
 // move moves the pod on. The other services learn of the first step towards its end.
 func (w *worker) move(on cause) {
-	before := w.phase
-	w.reporting.Lock() // what is being reported is that of the phase before
-	w.phase = next(before, on)
-	w.reporting.Unlock()
-	if w.phase == before {
+	before, now := w.reporter.move(on)
+	if now == before {
 		return
 	}
-	w.note(func(s *Standing) {
-		s.Phase, s.Syncing, s.Released = w.phase.String(), w.phase == syncing, w.phase >= released
+	w.standing.note(func(s *Standing) {
+		s.Phase, s.Syncing, s.Released = now.String(), now == syncing, now >= released
 	})
-	w.deps.Log.Debug("pod phase changed", logkey.Pod, podName(w.latest()), logkey.PodUID, w.uid,
-		"from", before.String(),
-		"to", w.phase.String(), "cause", string(on))
-	switch w.phase {
+	w.deps.Log.Debug("pod phase changed", logkey.Pod, podName(w.inbox.latest()), logkey.PodUID, w.uid,
+		"from", before.String(), "to", now.String(), "cause", string(on))
+	switch now {
 	case terminating:
-		w.mu.Lock()
-		w.ending = true
-		w.mu.Unlock()
-		w.abandonPulls()
+		w.inbox.stopping()
+		w.pulls.abandon()
 		w.publish()
 	case terminated:
-		w.end()
+		w.deps.Admission.Ended(w.uid)
+		w.inbox.end()
+		w.publish()
 	case syncing, released, gone:
 	}
 }

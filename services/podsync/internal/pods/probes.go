@@ -10,21 +10,21 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/probes/results"
 )
 
-// Probed has a pod's worker act upon a probe's result.
+// Probed has a pod's worker act on a probe's result.
 func (s *Workers) Probed(uid types.UID) {
 	s.metrics.Wakes.WithLabelValues("prober").Inc()
 	if w := s.worker(uid); w != nil {
 		w.wakeByOthers()
-		w.notices.add(resultDelay)
+		w.reporter.notice(resultDelay)
 	}
 }
 
-// probeResults are what the prober said of the pod's containers. A sidecar of which the API says that it
-// has started keeps that when the prober's word is lost: the pod's start must not wait for it again.
-func (w *worker) probeResults(p *v1.Pod) results.Results {
-	v := w.deps.Probes.Of(w.uid)
+// probeResults returns the results of the probes of the pod's containers. A sidecar that has started according to the
+// API counts as started when the prober's result is lost: the pod's start must not wait for it again.
+func (d *Deps) probeResults(p *v1.Pod) results.Results {
+	v := d.Probes.Of(p.UID)
 	statuses := p.Status.InitContainerStatuses
-	if last, ok := w.deps.Statuses.Last(w.uid); ok {
+	if last, ok := d.Statuses.Last(p.UID); ok {
 		statuses = last.InitContainerStatuses
 	}
 	for i := range statuses {

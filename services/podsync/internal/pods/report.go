@@ -2,14 +2,17 @@ package pods
 
 import (
 	"context"
+	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-
+	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/services/internal/podutil"
+	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 	"github.com/microlet/microlet/services/podsync/internal/pod/fields"
@@ -17,85 +20,122 @@ import (
 )
 
 const (
-	// resultDelay is how long the end of a container that was stopped, or the result of a probe, waits for a report: many
-	// that come at one time make one, and none if the worker is idle and reports them itself.
+	// resultDelay is how long the end of a container that was stopped, or the result of a probe, waits for a report. Many
+	// that come at one time make one report, and none if the worker is idle and reports them itself.
 	resultDelay = 200 * time.Millisecond
-	// wakeDelay is the same for everything else. A start, of which several wakes tell, is usually over by then.
+	// wakeDelay is the same for everything else. A start, which causes several wakes, is usually over by then.
 	wakeDelay = 2 * time.Second
 )
 
-// report sends the pod's status to the API server and the bus, and returns whether the pod is ready.
-func (w *worker) report(p *v1.Pod, state *pod.State) (ready bool) {
-	w.reporting.Lock()
-	defer w.reporting.Unlock()
-	return w.reportNewest(p, state, false)
+// reporter makes a pod's status and passes it on, for the sync and beside it.
+type reporter struct {
+	uid      types.UID
+	deps     *Deps
+	inbox    *inbox
+	standing *standing
+	remains  *remains
+
+	// notices say when something has to be reported while a sync lasts.
+	notices *notices
+
+	// mu is held while a status is made and passed on, and guards what the status is made of. The goroutine of run alone
+	// changes the phase, the rejection, and why containers wait.
+	mu    sync.Mutex
+	phase phase
+	// rejection is why the pod may not run here; nil for a pod that may, or that is not decided on.
+	rejection *admission.Result
+	// waiting says of each container why it could not be started last.
+	waiting map[string]status.Waiting
+	// shown is the state that was reported last.
+	shown *pod.State
+	// restarting are the containers, by ID, that the sync stops to start them again.
+	restarting map[string]bool
 }
 
-// reportNewest reports the state, or a newer one that was reported already. What is reported beside a sync does not end
-// the pod: that is the sync's to do. The caller holds reporting.
-func (w *worker) reportNewest(p *v1.Pod, state *pod.State, beside bool) (ready bool) {
-	if w.shown != nil && w.shown.Read.After(state.Read) {
-		state = w.shown
+func newReporter(uid types.UID, deps *Deps, i *inbox, s *standing, r *remains) *reporter {
+	return &reporter{
+		uid: uid, deps: deps, inbox: i, standing: s, remains: r, notices: newNotices(),
+		waiting: map[string]status.Waiting{},
 	}
-	w.shown = state
-	state = w.unlessRestarting(p, state)
-	s := w.status(p, state)
-	if last, ok := w.deps.Statuses.Last(w.uid); beside && ok && podutil.IsTerminal(s.Phase) {
+}
+
+// report sends the pod's status to the API server and the bus, and returns whether the pod is ready.
+func (r *reporter) report(p *v1.Pod, state *pod.State) (ready bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.reportNewest(p, state, false)
+}
+
+// reportNewest reports the state, or a newer one that was reported already. A report beside a sync does not end the
+// pod, which only the sync does. The caller holds mu.
+func (r *reporter) reportNewest(p *v1.Pod, state *pod.State, beside bool) (ready bool) {
+	if r.shown != nil && r.shown.Read.After(state.Read) {
+		state = r.shown
+	}
+	r.shown = state
+	state = r.unlessRestarting(p, state)
+	s := r.status(p, state)
+	if last, ok := r.deps.Statuses.Last(r.uid); beside && ok && podutil.IsTerminal(s.Phase) {
 		s.Phase, s.Reason, s.Message = last.Phase, last.Reason, last.Message
 	}
 	if podutil.IsTerminal(s.Phase) && !state.AnyRunning() {
 		// The scheduler reuses the resources as soon as it sees this status, so they are released first.
-		w.deps.Admission.Ended(w.uid)
+		r.deps.Admission.Ended(r.uid)
 	}
-	w.deps.Statuses.Set(p, s)
-	w.deps.Reporter.Status(w.uid, state, &s)
-	w.mu.Lock()
-	w.reported = true
-	w.mu.Unlock()
+	r.deps.Statuses.Set(p, s)
+	r.deps.Reporter.Status(r.uid, state, &s)
+	r.standing.noteReported()
 	return slices.ContainsFunc(s.Conditions, func(c v1.PodCondition) bool {
 		return c.Type == v1.PodReady && c.Status == v1.ConditionTrue
 	})
 }
 
-// reportBeside reports what happens to the pod while a sync lasts, for as long as the worker lives: probe results, and
-// containers that end. A sync lasts while a container is stopped, an image pulled, a volume mounted or a hook run.
-func (w *worker) reportBeside(ctx context.Context) {
+// reportBeside reports what happens to the pod while a sync lasts, until ctx ends: probe results, and containers that
+// end. A sync lasts while a container is stopped, an image pulled, a volume mounted or a hook run.
+func (r *reporter) reportBeside(ctx context.Context) {
+	defer r.notices.clear()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-w.notices.due:
+		case <-r.notices.due:
 		}
-		if !w.notices.take() || !w.reportIf(nil) {
+		if !r.notices.take() || !r.reportIf(nil) {
 			continue
 		}
-		state, err := w.deps.Runtime.State(ctx, w.uid)
+		state, err := r.deps.Runtime.State(ctx, r.uid)
 		if err != nil {
-			w.notices.add(transientRetry)
+			r.notice(transientRetry)
 			continue
 		}
-		w.reportIf(w.counting(state))
+		r.reportIf(r.remains.counting(state))
 	}
 }
 
+// notice has what happened to the pod reported after this time, unless the worker has read the runtime by then.
+func (r *reporter) notice(after time.Duration) { r.notices.add(after) }
+
+// looks notes that the worker is about to read the runtime.
+func (r *reporter) looks() { r.notices.clear() }
+
 // reportIf reports the state, if it is not nil, of a pod of which the worker has reported one before and of which
 // something may run. It returns whether the pod is one.
-func (w *worker) reportIf(state *pod.State) bool {
-	w.reporting.Lock()
-	defer w.reporting.Unlock()
-	w.mu.Lock()
-	p, is := w.synced, w.reported && !w.removed && w.phase < terminated
-	w.mu.Unlock()
+func (r *reporter) reportIf(state *pod.State) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p, removed := r.inbox.inSync()
+	reported, _ := r.standing.hasReported()
+	is := reported && !removed && r.phase < terminated
 	if is && state != nil {
-		w.reportNewest(p, state, true)
+		r.reportNewest(p, state, true)
 	}
 	return is
 }
 
 // unlessRestarting returns the state with those containers as running that the worker has stopped to start them again
-// at once, and whose policy would not: the API takes such an end as one for good. The caller holds reporting.
-func (w *worker) unlessRestarting(p *v1.Pod, state *pod.State) *pod.State {
-	if len(w.restarting) == 0 {
+// at once, although their policy would not: the API takes such an end as final. The caller holds mu.
+func (r *reporter) unlessRestarting(p *v1.Pod, state *pod.State) *pod.State {
+	if len(r.restarting) == 0 {
 		return state
 	}
 	kept := *state
@@ -103,7 +143,7 @@ func (w *worker) unlessRestarting(p *v1.Pod, state *pod.State) *pod.State {
 	for i := range kept.Containers {
 		c := &kept.Containers[i]
 		spec := podutil.Container(&p.Spec, c.Name)
-		if w.restarting[c.ID] && spec != nil && !decide.MayRun(c) && !decide.ShouldRestart(p, spec, c.ExitCode) {
+		if r.restarting[c.ID] && spec != nil && !decide.MayRun(c) && !decide.ShouldRestart(p, spec, c.ExitCode) {
 			c.State = runtimeapi.ContainerState_CONTAINER_RUNNING
 		}
 	}
@@ -111,7 +151,7 @@ func (w *worker) unlessRestarting(p *v1.Pod, state *pod.State) *pod.State {
 }
 
 // noteRestarting notes which containers a decision stops to start them again.
-func (w *worker) noteRestarting(a *decide.Actions) {
+func (r *reporter) noteRestarting(a *decide.Actions) {
 	restarting := map[string]bool{}
 	for i := range a.Kill {
 		restarting[a.Kill[i].ID] = a.Kill[i].Restart
@@ -121,55 +161,108 @@ func (w *worker) noteRestarting(a *decide.Actions) {
 			restarting[a.StopPod.Containers[i].ID] = true
 		}
 	}
-	w.reporting.Lock()
-	defer w.reporting.Unlock()
-	w.restarting = restarting
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.restarting = restarting
 }
 
 // waits notes why a container could not be started last.
-func (w *worker) waits(name, reason, message string) {
-	w.reporting.Lock()
-	defer w.reporting.Unlock()
-	w.history.waits(name, reason, message)
+func (r *reporter) waits(name, reason, message string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.waiting[name] = status.Waiting{Reason: reason, Message: message}
 }
 
 // runs notes that a container has no reason to wait any more.
-func (w *worker) runs(name string) {
-	w.reporting.Lock()
-	defer w.reporting.Unlock()
-	w.history.runs(name)
+func (r *reporter) runs(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.waiting, name)
 }
 
-// status makes the pod's status. The caller holds reporting.
-func (w *worker) status(p *v1.Pod, state *pod.State) v1.PodStatus {
+// why returns why a container could not be started last.
+func (r *reporter) why(name string) status.Waiting {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.waiting[name]
+}
+
+// see drops the reasons to wait of containers that run: the runtime may have started one although the call failed.
+func (r *reporter) see(state *pod.State) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.waiting, func(name string, why status.Waiting) bool {
+		c := state.Latest(name)
+		return c != nil && c.Running() && why.Reason != reasonPostStartHookError
+	})
+}
+
+// reject notes why the pod may not run here.
+func (r *reporter) reject(why *admission.Result) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.rejection = why
+}
+
+func (r *reporter) isRejected() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.rejection != nil
+}
+
+// move moves the pod on. A report that is being made is one of the phase before.
+func (r *reporter) move(on cause) (before, now phase) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before = r.phase
+	r.phase = next(before, on)
+	return before, r.phase
+}
+
+func (r *reporter) inPhase() phase {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.phase
+}
+
+// terminated reports the last status of a pod that is being deleted.
+func (r *reporter) terminated(p *v1.Pod, state *pod.State) {
+	r.mu.Lock()
+	s := r.status(p, state)
+	r.mu.Unlock()
+	r.deps.Statuses.Terminated(p, s)
+}
+
+// status makes the pod's status. The caller holds mu.
+func (r *reporter) status(p *v1.Pod, state *pod.State) v1.PodStatus {
 	in := status.Inputs{
 		Now:         time.Now(),
-		StopSignals: slices.Contains(w.deps.Gated, fields.StopSignal),
-		Terminal:    w.phase >= terminated,
-		Waiting:     w.history.reasons(p, status.Waiting{}),
-		HostIPs:     w.deps.HostIPs.Known(),
+		StopSignals: slices.Contains(r.deps.Gated, fields.StopSignal),
+		Terminal:    r.phase >= terminated,
+		Waiting:     maps.Clone(r.waiting),
+		HostIPs:     r.deps.HostIPs.Known(),
 
-		RecursiveReadOnly: w.deps.RuntimeState.RecursiveReadOnly(p),
+		RecursiveReadOnly: r.deps.RuntimeState.RecursiveReadOnly(p),
 	}
-	results := w.probeResults(p)
+	results := r.deps.probeResults(p)
 	in.Readiness, in.Startup = results.Readiness, results.Startup
-	if e := w.currentEviction(); e != nil {
+	if e := r.inbox.currentEviction(); e != nil {
 		in.Override = &e.override
 	}
-	if last, ok := w.deps.Statuses.Last(w.uid); ok {
+	if last, ok := r.deps.Statuses.Last(r.uid); ok {
 		in.Old = &last
 	}
 	switch {
-	case w.rejection != nil:
-		return status.Rejected(p, w.rejection.Reason, w.rejection.Message, in)
+	case r.rejection != nil:
+		return status.Rejected(p, r.rejection.Reason, r.rejection.Message, in)
 	case podutil.IsTerminal(p.Status.Phase) && neverRan(p) && len(state.Containers) == 0:
 		return *p.Status.DeepCopy() // an earlier podsync, or a kubelet, rejected it
 	}
 	s := status.Generate(p, state, in)
 	if message := status.FamilyMismatch(p, in, &s); message != "" {
-		w.deps.event(p, v1.EventTypeWarning, "HostIPsIPFamilyMismatch", "%s", message)
+		r.deps.event(p, v1.EventTypeWarning, "HostIPsIPFamilyMismatch", "%s", message)
 	}
-	if w.phase >= terminated {
+	if r.phase >= terminated {
 		s = status.Terminate(p, s, in.Now)
 	}
 	return s

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -17,7 +18,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/volumes"
 )
 
-// Standing is how far a worker has come with its pod, and what keeps it. It is a copy: nobody changes it.
+// Standing is how far a worker has come with its pod, and what holds the worker up. It is a copy.
 type Standing struct {
 	Pod    *v1.Pod
 	Source podsyncv1.PodSource
@@ -61,7 +62,9 @@ func (s *Workers) Standings() []Standing {
 	workers := s.all()
 	standings := make([]Standing, 0, len(workers))
 	for _, w := range workers {
-		standings = append(standings, w.currentStanding())
+		c := w.standing.current()
+		c.Pod, c.Source = w.inbox.latest(), w.source
+		standings = append(standings, c)
 	}
 	return standings
 }
@@ -89,26 +92,96 @@ func (d *Dispatcher) Held(ctx context.Context) ([]Standing, error) {
 	}
 }
 
-func (w *worker) currentStanding() Standing {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	s := w.standing
-	s.Pod, s.Source = w.pod, w.source
-	s.NotMounted, s.Pulling, s.Waits = maps.Clone(s.NotMounted), maps.Clone(s.Pulling), slices.Clone(s.Waits)
-	return s
+// standing is what others may ask about a worker. Its methods may be called from any goroutine.
+type standing struct {
+	mu  sync.Mutex
+	now Standing
+	// digest is that of the state that was read last; read: there is one.
+	digest string
+	read   bool
+	// tried is when the first sync began; reported: the pod's state was reported at least once.
+	tried    time.Time
+	reported bool
+	// forgotten: only remains are left of the pod, which nothing waits for.
+	forgotten bool
+}
+
+func newStanding() *standing {
+	return &standing{now: Standing{Phase: syncing.String(), Syncing: true}}
+}
+
+// current returns a copy, without the pod and its source.
+func (s *standing) current() Standing {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.now
+	c.NotMounted, c.Pulling, c.Waits = maps.Clone(c.NotMounted), maps.Clone(c.Pulling), slices.Clone(c.Waits)
+	return c
 }
 
 // note changes the standing. What it is given may not keep it.
-func (w *worker) note(change func(s *Standing)) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	change(&w.standing)
+func (s *standing) note(change func(s *Standing)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(&s.now)
 }
 
-// noteSync tells of the end of a sync: what it failed to do, if it did, and when the next one is due.
-func (w *worker) noteSync(failed error, failures int, again time.Duration) {
+// noteState notes what the runtime has of the pod.
+func (s *standing) noteState(state *pod.State) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.digest, s.read = state.Digest(), true
+	s.now.State = state
+}
+
+// seen returns the digest of the state that was read last, and whether there is one.
+func (s *standing) seen() (digest string, read bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.digest, s.read
+}
+
+// noteBegin notes that a sync begins.
+func (s *standing) noteBegin(began time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.tried.IsZero() {
+		s.tried = began
+	}
+	s.now.Began = began
+}
+
+// noteReported notes that the pod's state was reported.
+func (s *standing) noteReported() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reported = true
+}
+
+// hasReported reports whether the pod's state was reported, and whether that is late if it was not.
+func (s *standing) hasReported() (reported, late bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reported, !s.reported && !s.tried.IsZero() && time.Since(s.tried) >= lateReport
+}
+
+// noteForgotten notes that only remains are left of the pod.
+func (s *standing) noteForgotten() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forgotten = true
+}
+
+func (s *standing) isForgotten() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.forgotten
+}
+
+// noteSync notes the end of a sync: what it failed to do, if it failed, and when the next one is due.
+func (s *standing) noteSync(failed error, failures int, again time.Duration) {
 	step, text := failedStep(failed)
-	w.note(func(s *Standing) {
+	s.note(func(s *Standing) {
 		s.Began, s.Next = time.Time{}, time.Now().Add(again)
 		s.FailedStep, s.Error, s.Failures = step, text, failures
 	})
@@ -130,17 +203,17 @@ func failedStep(err error) (step, text string) {
 }
 
 // noteRefused notes the fields that are not supported; none for nil.
-func (w *worker) noteRefused(refusal error) {
+func (s *standing) noteRefused(refusal error) {
 	var unsupported *podfields.UnsupportedError
 	var fields []string
 	if errors.As(refusal, &unsupported) {
 		fields = unsupported.Fields
 	}
-	w.note(func(s *Standing) { s.Refused = fields })
+	s.note(func(s *Standing) { s.Refused = fields })
 }
 
-// noteMount tells that a mount begins, or how it ended.
-func (w *worker) noteMount(began time.Time, err error) {
+// noteMount notes that a mount begins, or how it ended.
+func (s *standing) noteMount(began time.Time, err error) {
 	failed := map[string]string{}
 	for _, one := range joined(err) {
 		var v *volumes.Error
@@ -148,15 +221,15 @@ func (w *worker) noteMount(began time.Time, err error) {
 			failed[v.Volume] = v.Problem()
 		}
 	}
-	w.note(func(s *Standing) {
+	s.note(func(s *Standing) {
 		s.Mounting, s.NotMounted = began, failed
 		s.Mounted = s.Mounted || err == nil && began.IsZero()
 	})
 }
 
-// notePull tells what a container waits for. One that began later stays.
-func (w *worker) notePull(container string, p Pulling) {
-	w.note(func(s *Standing) {
+// notePull notes what a container waits for. An entry that began later stays.
+func (s *standing) notePull(container string, p Pulling) {
+	s.note(func(s *Standing) {
 		if s.Pulling == nil {
 			s.Pulling = map[string]Pulling{}
 		}
@@ -166,9 +239,9 @@ func (w *worker) notePull(container string, p Pulling) {
 	})
 }
 
-// notePulled tells that what began then has ended. A newer one of the same container goes on.
-func (w *worker) notePulled(container string, began time.Time) {
-	w.note(func(s *Standing) {
+// notePulled notes that the wait that began then has ended. A newer one of the same container goes on.
+func (s *standing) notePulled(container string, began time.Time) {
+	s.note(func(s *Standing) {
 		if s.Pulling[container].Began.Equal(began) {
 			delete(s.Pulling, container)
 		}

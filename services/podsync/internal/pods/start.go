@@ -49,7 +49,7 @@ func (w *worker) start(ctx context.Context, p *v1.Pod, state *pod.State, a *deci
 			}
 		}()
 	}
-	w.pullAll(p, a.Start)
+	w.pulls.begin(ctx, p, a.Start)
 	at, err := w.prepare(ctx, p, state, a)
 	if err != nil {
 		return err
@@ -61,7 +61,7 @@ func (w *worker) start(ctx context.Context, p *v1.Pod, state *pod.State, a *deci
 		err := w.startContainer(within, p, &a.Start[i], at)
 		span.End(err)
 		if ctx.Err() == nil {
-			w.metrics.countStart(&a.Start[i], err, w.history.waiting[a.Start[i].Name].Reason)
+			w.metrics.countStart(&a.Start[i], err, w.reporter.why(a.Start[i].Name).Reason)
 		}
 		if err != nil {
 			errs = append(errs, err) // one container's trouble is not its neighbour's
@@ -110,7 +110,7 @@ func (w *worker) prepare(ctx context.Context, p *v1.Pod, state *pod.State, a *de
 		return nil, err
 	}
 	at.volumes = mounted.volumes
-	w.keepFresh(p)
+	w.keepFresh(ctx, p)
 	at.podIPs, err = w.podIPs(ctx, p, state, a)
 	return at, err
 }
@@ -207,7 +207,7 @@ func (w *worker) podIPs(ctx context.Context, p *v1.Pod, state *pod.State, a *dec
 			}
 			return nil, err
 		}
-		w.report(p, state)
+		w.reporter.report(p, state)
 	}
 	if current := state.ReadySandbox(); current != nil {
 		return status.SortIPs(current.IPs, primary(w.deps.HostIPs.Assumed())), nil
@@ -217,7 +217,7 @@ func (w *worker) podIPs(ctx context.Context, p *v1.Pod, state *pod.State, a *dec
 
 func (w *worker) startContainer(ctx context.Context, p *v1.Pod, s *decide.Start, at *place) error {
 	c := s.Spec
-	present, err := w.pulled(ctx, c.Name)
+	present, err := w.pulls.take(ctx, c.Name)
 	if err != nil {
 		return w.lacksImage(p, c.Name, err)
 	}
@@ -258,7 +258,7 @@ func (w *worker) startContainer(ctx context.Context, p *v1.Pod, s *decide.Start,
 		w.notStarted(p, c.Name, err)
 		return reported("start container "+c.Name, err)
 	}
-	w.runs(c.Name)
+	w.reporter.runs(c.Name)
 	w.deps.containerEvent(p, c.Name, v1.EventTypeNormal, reasonCreated, "Container created")
 	w.deps.containerEvent(p, c.Name, v1.EventTypeNormal, reasonStarted, "Container started")
 	if err := w.deps.Config.LinkLogs(p, c, s.RestartCount, id); err != nil {
@@ -277,7 +277,7 @@ func (w *worker) lacksImage(p *v1.Pod, container string, err error) error {
 		if errors.As(err, &ofVolume) {
 			w.deps.containerEvent(p, container, v1.EventTypeWarning, reasonFailed, "Error: %s", waiting.Reason)
 		}
-		w.waits(container, waiting.Reason, waiting.Message)
+		w.reporter.waits(container, waiting.Reason, waiting.Message)
 		if waiting.Reason == images.ReasonPull {
 			// The next sync shows the puller's back-off, as with the kubelet.
 			return reportedSoon(what+container, err)
@@ -296,7 +296,7 @@ func (w *worker) admitImage(p *v1.Pod, c *v1.Container, image *images.Image) err
 
 // misconfigured reports a container that cannot be created as the pod or its image has it.
 func (w *worker) misconfigured(p *v1.Pod, name, doing string, err error) error {
-	w.waits(name, reasonCreateContainerConfigError, err.Error())
+	w.reporter.waits(name, reasonCreateContainerConfigError, err.Error())
 	w.deps.containerEvent(p, name, v1.EventTypeWarning, reasonFailed, "Error: %v", err)
 	return reported(doing+name, err)
 }
@@ -305,7 +305,7 @@ func (w *worker) misconfigured(p *v1.Pod, name, doing string, err error) error {
 func (w *worker) notStarted(p *v1.Pod, name string, err error) {
 	var refused *runtime.RefusedError
 	if errors.As(err, &refused) {
-		w.waits(name, reasonCreateContainerConfigError, refused.Message)
+		w.reporter.waits(name, reasonCreateContainerConfigError, refused.Message)
 		w.deps.containerEvent(p, name, v1.EventTypeWarning, reasonFailed, "Error: %s", refused.Message)
 		return
 	}
@@ -315,7 +315,7 @@ func (w *worker) notStarted(p *v1.Pod, name string, err error) {
 		reason = reasonRunContainerError
 		w.deps.containerEvent(p, name, v1.EventTypeNormal, reasonCreated, "Container created")
 	}
-	w.waits(name, reason, runtime.Message(err))
+	w.reporter.waits(name, reason, runtime.Message(err))
 	w.deps.containerEvent(p, name, v1.EventTypeWarning, reasonFailed, "Error: %s", runtime.Message(err))
 }
 

@@ -71,7 +71,7 @@ func (d *Dispatcher) hold(p *v1.Pod, from podsyncv1.PodSource) bool {
 
 func (d *Dispatcher) runsStatic(name types.NamespacedName) bool {
 	for _, w := range d.workers.all() {
-		if w.source.Static() && !w.isForgotten() && fullName(w.latest()) == name {
+		if w.source.Static() && !w.standing.isForgotten() && fullName(w.inbox.latest()) == name {
 			return true
 		}
 	}
@@ -94,7 +94,7 @@ func (d *Dispatcher) dropHeld(uid types.UID) {
 
 // startHeld starts the pod that waited for the end of w's.
 func (d *Dispatcher) startHeld(ctx context.Context, w *worker) {
-	name := fullName(w.latest())
+	name := fullName(w.inbox.latest())
 	list := d.held[name]
 	if len(list) == 0 || d.runsStatic(name) {
 		return
@@ -109,7 +109,7 @@ func (d *Dispatcher) startHeld(ctx context.Context, w *worker) {
 // of it, as under the kubelet: restart counts and logs continue, and its mirror pod stays. A pod that has ended by
 // itself, or whose containers are not all restarted, begins anew instead, as it would otherwise stay ended.
 func (w *worker) restarts() bool {
-	p := w.wantedAgain()
+	p := w.inbox.wantedAgain()
 	if p == nil || !w.source.Static() || p.Spec.RestartPolicy != v1.RestartPolicyAlways {
 		return false
 	}

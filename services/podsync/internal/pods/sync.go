@@ -20,16 +20,14 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pods/criconfig"
 )
 
-// iterations bounds how often one sync may decide and act. Each iteration brings the pod
-// nearer to its rest; one that needs more has met something that keeps changing.
+// iterations bounds how often one sync may decide and act. Each iteration brings the pod nearer to rest. A sync that
+// needs more has met something that keeps changing.
 const iterations = 5
 
-// startRetry is how long a pod waits whose container could not be started, as the
-// kubelet's back-off period.
+// startRetry is how long a pod waits after a container could not be started. It is the kubelet's back-off period.
 const startRetry = 10 * time.Second
 
-// sync makes the pod run. When the pod has come to its end by itself the phase is
-// terminating afterwards.
+// sync makes the pod run. If the pod has ended by itself, the phase is terminating afterwards.
 func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err error) {
 	state, err := w.readState(ctx)
 	if err != nil {
@@ -46,11 +44,11 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 	if admitted, err := w.admit(ctx, p, state); err != nil || !admitted {
 		return 0, err
 	}
-	w.beginBackground(p, state)
-	// A pod that has ended asks for nothing any more: what it held is given back.
+	w.beginBackground(ctx, p, state)
+	// A pod that has ended is not refused: what it holds is given back.
 	w.history.refusedEphemeral = nil
 	refusal := fields.Check(p, w.deps.Gated...)
-	w.noteRefused(refusal)
+	w.standing.noteRefused(refusal)
 	if refusal != nil && !podutil.IsTerminal(p.Status.Phase) &&
 		!w.mayGoOn(p, state, refusal) {
 		return w.refuse(p, state, refusal), nil
@@ -58,16 +56,16 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 	w.forbidEphemeral(p)
 	for range iterations {
 		actions := w.decide(p, state)
-		w.holdEphemeral(p, &actions)
+		w.holdEphemeral(ctx, p, &actions)
 		w.hold(p, actions.Wait)
 		if actions.Finished {
 			w.move(causeEnded)
 			return 0, nil
 		}
 		if idle(&actions) {
-			return w.rest(p, state, actions.Wake), nil
+			return w.rest(ctx, p, state, actions.Wake), nil
 		}
-		w.report(p, state)
+		w.reporter.report(p, state)
 		if wait, held := w.holdWholeRestart(&actions); held != nil {
 			again, err := w.afterFailure(p, held, actions.Wake)
 			return min(again, wait), err
@@ -76,7 +74,7 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 		if context.Cause(ctx) != nil {
 			return 0, failed
 		}
-		if w.rejection != nil {
+		if w.reporter.isRejected() {
 			return 0, nil
 		}
 		before := state
@@ -84,7 +82,7 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 			return 0, err
 		}
 		if failed != nil {
-			w.report(p, state)
+			w.reporter.report(p, state)
 			again, err := w.afterFailure(p, failed, actions.Wake)
 			if hasEndedSince(before, state) {
 				again = min(again, transientRetry)
@@ -92,28 +90,37 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 			return again, err
 		}
 	}
-	w.report(p, state)
+	w.reporter.report(p, state)
 	return 0, transient("sync the pod", fmt.Errorf("still changing after %d iterations", iterations))
 }
 
-// rest is for a pod that needs nothing done. It returns when to look again.
-func (w *worker) rest(p *v1.Pod, state *pod.State, wake time.Time) time.Duration {
+// beginBackground begins what does not depend on the outcome of the sync: a container that cannot be started must not
+// keep the others' volumes from being refreshed, nor sandboxes that nothing needs from being removed.
+func (w *worker) beginBackground(ctx context.Context, p *v1.Pod, state *pod.State) {
+	if state.AnyRunning() {
+		w.keepFresh(ctx, p)
+	}
+	w.sweep(ctx, p, state)
+}
+
+// rest ends a sync that has nothing to do any more. It returns when to look again.
+func (w *worker) rest(ctx context.Context, p *v1.Pod, state *pod.State, wake time.Time) time.Duration {
 	w.history.delayed = ""
-	if w.report(p, state) {
+	if w.reporter.report(p, state) {
 		w.deps.Traces.Rest(w.uid)
 	}
-	w.keepFresh(p)
-	w.sweep(p, state)
+	w.keepFresh(ctx, p)
+	w.sweep(ctx, p, state)
 	return w.untilNext(sooner(wake, w.deadline(p)))
 }
 
 func (w *worker) decide(p *v1.Pod, state *pod.State) decide.Actions {
-	results := w.probeResults(p)
+	results := w.deps.probeResults(p)
 	in := decide.Input{
 		Pod: p, State: state, Now: time.Now(), Backoff: w.backoff, Hash: criconfig.ContainerHash,
 		Liveness: results.Liveness, Startup: results.Startup,
-		KeepDead: w.deps.KeepDead, Stopped: w.stoppedSandboxes, Refused: w.history.refusedEphemeral,
-		Logged: w.loggedCounts(p, state), Unremoved: w.unremovedCounts(),
+		KeepDead: w.deps.KeepDead, Stopped: w.stops.sandboxes, Refused: w.history.refusedEphemeral,
+		Logged: w.loggedCounts(p, state), Unremoved: w.remains.restartCounts(),
 	}
 	if last, ok := w.deps.Statuses.Last(w.uid); ok {
 		in.Reported = &last
@@ -133,7 +140,7 @@ func (w *worker) loggedCounts(p *v1.Pod, state *pod.State) map[string]int32 {
 	return counts
 }
 
-// idle reports whether there is nothing to do but to wait.
+// idle reports whether a decision has nothing to carry out.
 func idle(a *decide.Actions) bool {
 	return a.StopPod == nil && len(a.Kill) == 0 && len(a.Remove) == 0 && len(a.Reset) == 0 && a.Sandbox == nil &&
 		len(a.Start) == 0
@@ -156,11 +163,11 @@ func (w *worker) untilNext(wake time.Time) time.Duration {
 	return min(next, max(time.Until(wake), 0))
 }
 
-// act carries out one decision, in the order of its fields. Dead containers count no more from here on; sweep removes
-// them, as no start waits for a removal.
+// act carries out one decision, in the order of its fields. The dead containers that it gives up count no more from
+// here on. sweep removes them, as no start waits for a removal.
 func (w *worker) act(ctx context.Context, p *v1.Pod, state *pod.State, a *decide.Actions) error {
-	w.noteRestarting(a)
-	defer w.noteRestarting(&decide.Actions{})
+	w.reporter.noteRestarting(a)
+	defer w.reporter.noteRestarting(&decide.Actions{})
 	if a.StopPod != nil {
 		if err := w.stopPod(ctx, p, a.StopPod); err != nil {
 			return err
@@ -169,7 +176,7 @@ func (w *worker) act(ctx context.Context, p *v1.Pod, state *pod.State, a *decide
 	if err := w.kill(ctx, p, a.Kill); err != nil {
 		return err
 	}
-	w.passOver(state, a)
+	w.remains.passOver(state, a)
 	if len(a.Reset) > 0 {
 		w.noteWholeRestart(p)
 	}
@@ -180,14 +187,14 @@ func (w *worker) act(ctx context.Context, p *v1.Pod, state *pod.State, a *decide
 	return w.start(ctx, p, state, a)
 }
 
-// refuse reports a pod that asks for what is not built: its containers wait. What already
-// runs of it, of a kubelet before us, runs on and keeps its tokens fresh.
+// refuse reports a pod that uses fields that are not supported: its containers wait. Containers that run already,
+// started by a kubelet before us, run on, and their tokens are refreshed.
 func (w *worker) refuse(p *v1.Pod, state *pod.State, refusal error) time.Duration {
 	for i := range p.Spec.Containers {
-		w.waits(p.Spec.Containers[i].Name, reasonCreateContainerConfigError, refusal.Error())
+		w.reporter.waits(p.Spec.Containers[i].Name, reasonCreateContainerConfigError, refusal.Error())
 	}
 	w.reportRefusal(p, refusal)
-	w.report(p, state)
+	w.reporter.report(p, state)
 	return jitter(w.deps.Resync)
 }
 
@@ -197,9 +204,8 @@ func neverRan(p *v1.Pod) bool {
 		p.Status.EphemeralContainerStatuses) == 0
 }
 
-// mayGoOn reports whether a refusal concerns only what was added to a pod that runs: an
-// ephemeral container, which cannot be taken out again. It is not started; the pod must not
-// suffer.
+// mayGoOn reports whether a refusal concerns only ephemeral containers that were added to a pod that runs, and cannot
+// be removed from it again. They are not started, and the pod runs on.
 func (w *worker) mayGoOn(p *v1.Pod, state *pod.State, refusal error) bool {
 	var refused *fields.UnsupportedError
 	if !errors.As(refusal, &refused) || !refused.Only("spec.ephemeralContainers") || len(state.Containers) == 0 {
@@ -213,7 +219,7 @@ func (w *worker) mayGoOn(p *v1.Pod, state *pod.State, refusal error) bool {
 	return true
 }
 
-// forbidEphemeral refuses those ephemeral containers that may not join this pod.
+// forbidEphemeral refuses the ephemeral containers that may not join this pod.
 func (w *worker) forbidEphemeral(p *v1.Pod) {
 	for i := range p.Spec.EphemeralContainers {
 		c := (*v1.Container)(&p.Spec.EphemeralContainers[i].EphemeralContainerCommon)
@@ -227,29 +233,21 @@ func (w *worker) forbidEphemeral(p *v1.Pod) {
 	}
 }
 
-// refuseEphemeral keeps an ephemeral container from being started in this turn.
+// refuseEphemeral keeps an ephemeral container from being started in this sync.
 func (w *worker) refuseEphemeral(p *v1.Pod, name string, refusal error) {
 	w.reportRefusal(p, refusal)
 	if w.history.refusedEphemeral == nil {
 		w.history.refusedEphemeral = map[string]bool{}
 	}
 	w.history.refusedEphemeral[name] = true
-	w.waits(name, reasonCreateContainerConfigError, refusal.Error())
+	w.reporter.waits(name, reasonCreateContainerConfigError, refusal.Error())
 }
 
-// holdEphemeral takes those ephemeral containers out of a decision whose images are not
-// there yet, and sees to their pulls: the containers of the pod proper must not wait for
-// them. The end of a pull wakes the worker.
-func (w *worker) holdEphemeral(p *v1.Pod, a *decide.Actions) {
+// holdEphemeral takes those ephemeral containers out of a decision whose images are not present yet, and begins their
+// pulls: the containers of the pod proper must not wait for them. The end of a pull wakes the worker.
+func (w *worker) holdEphemeral(ctx context.Context, p *v1.Pod, a *decide.Actions) {
 	a.Start = slices.DeleteFunc(a.Start, func(s decide.Start) bool {
-		if !s.Ephemeral {
-			return false
-		}
-		if w.pulls[s.Name] == nil {
-			w.pullVolumes(p)
-			w.pulls[s.Name] = w.pull(p, s.Spec, w.wake)
-		}
-		return !w.pulls[s.Name].ended()
+		return s.Ephemeral && !w.pulls.beginEphemeral(ctx, p, s.Spec, w.wake)
 	})
 }
 
@@ -266,20 +264,20 @@ func (w *worker) reportRefusal(p *v1.Pod, refusal error) {
 
 // hold notes the containers that CrashLoopBackOff holds.
 func (w *worker) hold(p *v1.Pod, waits []decide.Wait) {
-	w.note(func(s *Standing) { s.Waits = waits })
+	w.standing.note(func(s *Standing) { s.Waits = waits })
 	for _, wait := range waits {
-		if w.history.waiting[wait.Name].Message != wait.Message {
+		if w.reporter.why(wait.Name).Message != wait.Message {
 			w.deps.containerEvent(p, wait.Name, v1.EventTypeWarning, reasonBackOff, "%s",
 				"Back-off restarting failed container "+wait.Name+" in pod "+p.Name+"_"+p.Namespace+"("+string(p.UID)+
 					")")
 		}
-		w.waits(wait.Name, reasonCrashLoopBackOff, wait.Message)
+		w.reporter.waits(wait.Name, reasonCrashLoopBackOff, wait.Message)
 	}
 }
 
-// hasEndedSince reports whether a container has ended between two syncs, as one does that the
-// runtime could not start. pleg does not report it, since it was seen, and whether it is to be
-// restarted must not wait for what else failed. A container that was only created is not meant.
+// hasEndedSince reports whether a container has ended between two states, as a container does that the runtime could
+// not start. pleg does not report it, since this worker has seen it, and its restart must not wait for what else
+// failed. A container that was only created does not count.
 func hasEndedSince(before, now *pod.State) bool {
 	ended := func(c pod.Container) bool { return c.State == runtimeapi.ContainerState_CONTAINER_EXITED }
 	return slices.ContainsFunc(now.Containers, func(c pod.Container) bool {
@@ -288,7 +286,7 @@ func hasEndedSince(before, now *pod.State) bool {
 	})
 }
 
-// afterFailure says when to try again. What the pod's own status shows is no error of ours.
+// afterFailure returns when to try again. A failure that the pod's own status shows is no error of the sync.
 func (w *worker) afterFailure(p *v1.Pod, failed error, wake time.Time) (time.Duration, error) {
 	var failure *reportedError
 	if !errors.As(failed, &failure) {

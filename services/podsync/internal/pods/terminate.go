@@ -14,7 +14,8 @@ import (
 
 // stop stops every container of the pod within the grace period, and then the sandboxes.
 func (w *worker) stop(ctx context.Context, p *v1.Pod, removed bool) error {
-	w.cancelDuties()
+	w.refreshing.cancelIfAny()
+	w.sweeping.cancelIfAny()
 	// A container that is just being started must not lose its sandbox: its end would be reported as
 	// a failure to start.
 	if err := w.settle(ctx); err != nil {
@@ -25,7 +26,7 @@ func (w *worker) stop(ctx context.Context, p *v1.Pod, removed bool) error {
 		return err
 	}
 	if !removed {
-		w.report(p, state)
+		w.reporter.report(p, state)
 	}
 	stopped := false
 	for range iterations {
@@ -34,8 +35,8 @@ func (w *worker) stop(ctx context.Context, p *v1.Pod, removed bool) error {
 			State:         state,
 			Now:           time.Now(),
 			Terminating:   true,
-			GraceOverride: w.graceSeconds(p),
-			Stopped:       w.stoppedSandboxes,
+			GraceOverride: w.inbox.graceSeconds(p),
+			Stopped:       w.stops.sandboxes,
 		})
 		if stopped = actions.StopPod == nil; stopped {
 			break
@@ -56,14 +57,16 @@ func (w *worker) stop(ctx context.Context, p *v1.Pod, removed bool) error {
 	w.move(causeStopped)
 	w.last = state
 	if !removed {
-		w.report(p, state)
+		w.reporter.report(p, state)
 	}
 	return nil
 }
 
 // release gives back what the pod held on the node, and reports its last status.
 func (w *worker) release(ctx context.Context, p *v1.Pod) error {
-	w.endDuties()
+	w.refreshing.end()
+	w.sweeping.end()
+	w.refreshing, w.sweeping = nil, nil
 	if err := w.deps.Volumes.Unmount(ctx, w.uid); err != nil {
 		return transient("unmount volumes", err)
 	}
@@ -75,22 +78,19 @@ func (w *worker) release(ctx context.Context, p *v1.Pod) error {
 	return nil
 }
 
-// awaitRemoval waits for the end of the pod's object. A pod that is being deleted is
-// deleted now; one that came to its end by itself stays until somebody deletes it.
+// awaitRemoval waits for the end of the pod's object. The object of a pod that is being deleted may go now. A pod that
+// ended by itself stays until it is deleted.
 func (w *worker) awaitRemoval(p *v1.Pod) (time.Duration, bool, error) {
 	if p.DeletionTimestamp == nil {
 		return jitter(w.deps.Resync), false, nil
 	}
 	// What was read when all had stopped does not change any more, and the runtime has enough to do.
-	w.reporting.Lock()
-	s := w.status(p, w.last)
-	w.reporting.Unlock()
-	w.deps.Statuses.Terminated(p, s)
+	w.reporter.terminated(p, w.last)
 	return jitter(w.deps.Resync), false, nil
 }
 
-// removeRemains removes what is left in the runtime and on disk of a pod whose object is gone. It goes as far as it
-// can.
+// removeRemains removes what is left in the runtime and on disk of a pod whose object is gone. A failure of one part
+// does not stop the others.
 func (w *worker) removeRemains(ctx context.Context, p *v1.Pod) error {
 	state, err := w.deps.Runtime.State(ctx, w.uid) // with the containers that count no more
 	if err != nil {

@@ -27,27 +27,27 @@ type mounted struct {
 func (w *worker) volumes(ctx context.Context, p *v1.Pod) (<-chan mounted, error) {
 	result := make(chan mounted, 1)
 	if existing, ok := w.deps.Volumes.Existing(p); ok {
-		w.noteMount(time.Time{}, nil)
+		w.standing.noteMount(time.Time{}, nil)
 		result <- mounted{volumes: existing}
 		return result, nil
 	}
-	w.noteMount(time.Now(), nil)
+	w.standing.noteMount(time.Now(), nil)
 	if err := w.deps.Volumes.Check(ctx, p); err != nil {
 		return nil, w.notMounted(ctx, p, err)
 	}
-	w.goroutines.Go(func() {
-		if !w.takeVolumes(ctx) {
+	w.tasks.group.Go(func() {
+		if !w.mounts.take(ctx) {
 			result <- mounted{err: context.Cause(ctx)}
 			return
 		}
-		defer w.giveVolumes()
+		defer w.mounts.give()
 		ctx, span := tracing.Start(ctx, "WaitForAttachAndMount")
 		volumes, err := w.deps.Volumes.Mount(ctx, p)
 		span.End(err)
 		if err != nil {
 			err = w.notMounted(ctx, p, err)
 		} else {
-			w.noteMount(time.Time{}, nil)
+			w.standing.noteMount(time.Time{}, nil)
 		}
 		result <- mounted{volumes, err}
 	})
@@ -56,7 +56,7 @@ func (w *worker) volumes(ctx context.Context, p *v1.Pod) (<-chan mounted, error)
 
 func (w *worker) notMounted(ctx context.Context, p *v1.Pod, err error) error {
 	if ctx.Err() == nil {
-		w.noteMount(time.Time{}, err)
+		w.standing.noteMount(time.Time{}, err)
 		w.reportNotMounted(p, err)
 	}
 	return reported("mount volumes", err)
@@ -105,31 +105,31 @@ func (w *worker) rejectBeyondLimit(p *v1.Pod, err error) {
 // keepFresh brings what is mounted up to date from now on: at once when what the volumes are made from has changed, and
 // from time to time, as tokens expire and a change may have been missed. It does so beside the worker, whose sync may
 // last for as long as another container of the pod pulls its image or runs its hook, and may fail each time.
-func (w *worker) keepFresh(p *v1.Pod) {
+func (w *worker) keepFresh(ctx context.Context, p *v1.Pod) {
 	if w.refreshing != nil || len(p.Spec.Volumes) == 0 {
 		return
 	}
-	w.refreshing = w.begin(func(ctx context.Context) {
+	w.refreshing = w.tasks.begin(tracing.Outside(ctx), func(ctx context.Context) {
 		due := time.NewTimer(volume.NextRefresh())
 		defer due.Stop()
 		for {
 			select {
 			case <-ctx.Done():
 				return
-			case <-w.stale:
+			case <-w.mounts.stale:
 			case <-due.C:
 			}
 			due.Reset(volume.NextRefresh())
-			w.refresh(ctx, w.latest())
+			w.refresh(ctx, w.inbox.latest())
 		}
-	})
+	}, nil)
 }
 
 func (w *worker) refresh(ctx context.Context, p *v1.Pod) {
-	if !w.takeVolumes(ctx) {
+	if !w.mounts.take(ctx) {
 		return
 	}
-	defer w.giveVolumes()
+	defer w.mounts.give()
 	if err := w.deps.Volumes.Refresh(ctx, p); err != nil && ctx.Err() == nil {
 		w.reportNotMounted(p, err)
 		w.deps.Log.Warn("volumes not refreshed, what is mounted stays", logkey.Pod, podName(p), logkey.PodUID, w.uid,
@@ -137,22 +137,30 @@ func (w *worker) refresh(ctx context.Context, p *v1.Pod) {
 	}
 }
 
+// mounts keeps the changes of a pod's volumes apart. Its methods may be called from any goroutine.
+type mounts struct {
+	stale chan struct{} // the sources of the volumes have changed
+	held  chan struct{} // full while something changes the volumes
+}
+
+func newMounts() *mounts { return &mounts{make(chan struct{}, 1), make(chan struct{}, 1)} }
+
 // markStale has the volumes refreshed as soon as they are mounted.
-func (w *worker) markStale() {
+func (m *mounts) markStale() {
 	select {
-	case w.stale <- struct{}{}:
+	case m.stale <- struct{}{}:
 	default:
 	}
 }
 
-// takeVolumes waits until nobody else changes the pod's volumes; it is false when ctx ends first.
-func (w *worker) takeVolumes(ctx context.Context) bool {
+// take waits until nothing else changes the pod's volumes. It returns false if ctx ends first.
+func (m *mounts) take(ctx context.Context) bool {
 	select {
-	case w.mounting <- struct{}{}:
+	case m.held <- struct{}{}:
 		return true
 	case <-ctx.Done():
 		return false
 	}
 }
 
-func (w *worker) giveVolumes() { <-w.mounting }
+func (m *mounts) give() { <-m.held }

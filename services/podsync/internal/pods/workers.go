@@ -40,7 +40,7 @@ func (s *Workers) Wake(uid types.UID, reason string) {
 	if w != nil {
 		w.wakeByOthers()
 	}
-	if s.isSynced() && (w == nil || w.hasEnded()) {
+	if s.isSynced() && (w == nil || w.inbox.hasEnded()) {
 		s.noticeOrphan() // a creation that its pod's deletion overtook may have come to its end late
 	}
 }
@@ -48,7 +48,7 @@ func (s *Workers) Wake(uid types.UID, reason string) {
 // Refresh makes a pod's worker sync again and bring the pod's volumes up to date.
 func (s *Workers) Refresh(uid types.UID, reason string) {
 	if w := s.worker(uid); w != nil {
-		w.markStale()
+		w.mounts.markStale()
 	}
 	s.Wake(uid, reason)
 }
@@ -101,7 +101,7 @@ func (s *Workers) Known(uid types.UID) bool { return s.worker(uid) != nil }
 // Ended reports whether a pod has a worker that has stopped everything of it for good.
 func (s *Workers) Ended(uid types.UID) bool {
 	w := s.worker(uid)
-	return w != nil && w.hasEnded()
+	return w != nil && w.inbox.hasEnded()
 }
 
 // UIDs returns the pods that have workers.
@@ -120,7 +120,7 @@ func (s *Workers) Pods() []*v1.Pod {
 	workers := s.all()
 	pods := make([]*v1.Pod, 0, len(workers))
 	for _, w := range workers {
-		if p, ended := w.current(); !ended {
+		if p, ended := w.inbox.current(); !ended {
 			pods = append(pods, p)
 		}
 	}
@@ -132,7 +132,7 @@ func (s *Workers) Seen() map[types.UID]string {
 	workers := s.all()
 	seen := make(map[types.UID]string, len(workers))
 	for _, w := range workers {
-		if digest, read := w.seen(); read {
+		if digest, read := w.standing.seen(); read {
 			seen[w.uid] = digest
 		}
 	}

@@ -284,8 +284,8 @@ func (r *round) changed(spec *v1.Container, c *pod.Container) bool {
 	return r.in.Hash != nil && r.in.Hash(spec) != c.Hash
 }
 
-// restartCount of the next instance: one more than the newest has, and never less than the API has already. If both know
-// none, the logs say where to begin. An instance that is still to be removed keeps its count.
+// restartCount of the next instance: one more than the newest has, and never less than the API has already. If both
+// know none, the logs say where to begin. An instance that is still to be removed keeps its count.
 func (r *round) restartCount(name string, newest *pod.Container) int32 {
 	var next int32
 	if newest != nil {
