@@ -26,6 +26,10 @@ const patience = 10 * time.Second
 // lookAgain is how long an address counts as another machine's: an interface, or the API's Node, may have it later.
 const lookAgain = time.Second
 
+// maxAddresses is more than a node has. Each reported address is looked for among the others, again with each status of
+// each pod, and a report of 2 MiB would have 190,000.
+const maxAddresses = 64
+
 // Options of HostIPs.
 type Options struct {
 	// Configured are the addresses of --node-ip. An unspecified one names a family and no address.
@@ -81,8 +85,10 @@ func New(o Options) *HostIPs {
 // Known returns the node's addresses, the primary one first; empty while they are unknown.
 func (h *HostIPs) Known() []string {
 	if reported, ok := h.o.Reported(); ok {
-		list := make([]v1.NodeAddress, 0, len(reported.GetAddresses()))
-		for _, a := range reported.GetAddresses() {
+		said := reported.GetAddresses()
+		said = said[:min(len(said), maxAddresses)]
+		list := make([]v1.NodeAddress, 0, len(said))
+		for _, a := range said {
 			list = append(list, v1.NodeAddress{Type: v1.NodeAddressType(a.GetType()), Address: a.GetAddress()})
 		}
 		list = h.own(list)

@@ -68,6 +68,25 @@ func TestOnlyAddressesOfTheNode(t *testing.T) {
 	})
 }
 
+// TestMoreAddressesThanANodeHas: a bus that somebody took over says what it likes.
+func TestMoreAddressesThanANodeHas(t *testing.T) {
+	pairs := []string{"InternalIP", "192.0.2.1"}
+	for i := range 10 * maxAddresses {
+		pairs = append(pairs, "InternalIP", netip.AddrFrom4([4]byte{203, 0, byte(i >> 8), byte(i)}).String())
+	}
+	var refused []string
+	h := New(Options{
+		Reported: func() (*nodestatusv1.Addresses, bool) { return report(pairs...), true },
+		Node:     func() *v1.Node { return &v1.Node{} },
+		Changed:  func() {},
+		Local:    local("192.0.2.1"),
+		Refused:  func(ips []string) { refused = ips },
+	})
+	if got := h.Known(); !slices.Equal(got, []string{"192.0.2.1"}) || len(refused) != maxAddresses-1 {
+		t.Errorf("%v known, %d refused", got, len(refused))
+	}
+}
+
 func TestHostIPs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var reported *nodestatusv1.Addresses
