@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -19,6 +20,10 @@ import (
 
 // turn is how often the replicas are looked at when nothing happens.
 const turn = time.Second
+
+// turnRate is how often they are looked at when something happens, in a second. The prober may send heartbeats as often
+// as it likes.
+const turnRate = 20
 
 // Writer is podsync's share of ASSIGNMENT; see bus.Writer.
 type Writer interface {
@@ -133,6 +138,7 @@ func (a *Assigner) wake() {
 func (a *Assigner) Run(ctx context.Context) error {
 	timer := time.NewTimer(turn)
 	defer timer.Stop()
+	pace := rate.NewLimiter(turnRate, turnRate)
 	for {
 		again := a.assign()
 		wait := turn
@@ -144,6 +150,9 @@ func (a *Assigner) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-a.woken:
+			if pace.Wait(ctx) != nil {
+				return nil
+			}
 		case <-timer.C:
 		}
 	}

@@ -154,6 +154,7 @@ func TestWeight(t *testing.T) {
 // bus is the part of the bus that an assigner sees.
 type bus struct {
 	mu       sync.Mutex
+	looks    int // at the heartbeats
 	synced   bool
 	beats    map[string]*busv1.Heartbeat
 	received map[string]time.Time
@@ -164,6 +165,7 @@ type bus struct {
 func (b *bus) All() map[string]*busv1.Heartbeat {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.looks++
 	return maps.Clone(b.beats)
 }
 func (b *bus) Synced() bool {
@@ -332,6 +334,28 @@ func TestReplicasThatCannotBeGetNoPods(t *testing.T) {
 		s.beating(fmt.Sprint(service.MaxReplicas-1), 1)
 		pass(time.Second)
 		s.shares("the last replica that can be", map[string]int{fmt.Sprint(service.MaxReplicas - 1): 12})
+	})
+}
+
+// TestHeartbeatsWithoutEnd have podsync look at the replicas some times a second.
+func TestHeartbeatsWithoutEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBus()
+		s := newScene(t, b, 12)
+		looks := func() int {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return b.looks
+		}
+		before := looks()
+		const seconds = 10
+		for range 1000 * seconds {
+			s.Beat()
+			pass(time.Millisecond)
+		}
+		if got := looks() - before; got > 3*turnRate*seconds { // two for each turn
+			t.Errorf("%d looks within %d s", got, seconds)
+		}
 	})
 }
 
