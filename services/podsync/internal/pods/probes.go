@@ -14,8 +14,7 @@ import (
 func (s *Workers) Probed(uid types.UID) {
 	s.metrics.Wakes.WithLabelValues("prober").Inc()
 	if w := s.worker(uid); w != nil {
-		w.wakeByOthers()
-		w.reporter.notice(resultDelay)
+		w.wakeByOthers(resultDelay)
 	}
 }
 

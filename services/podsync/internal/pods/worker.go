@@ -137,10 +137,17 @@ const (
 	wakeBurst = 50
 )
 
-// wakeByOthers wakes the worker for those who may call without end. Calls that come too often become one.
-func (w *worker) wakeByOthers() {
-	if w.pace.Allow() {
+// wakeByOthers wakes the worker for those who may call without end, and has what happened reported after this time, if
+// the worker has not come to it by then. Calls that come too often become one.
+func (w *worker) wakeByOthers(reported time.Duration) {
+	wake := func() {
 		w.wake()
+		if reported < wakeDelay {
+			w.reporter.notice(reported)
+		}
+	}
+	if w.pace.Allow() {
+		wake()
 		return
 	}
 	if w.waking.Swap(true) {
@@ -148,7 +155,7 @@ func (w *worker) wakeByOthers() {
 	}
 	time.AfterFunc(time.Second/wakeRate, func() {
 		w.waking.Store(false) // first, so that a call from now on wakes it again
-		w.wake()
+		wake()
 	})
 }
 

@@ -38,7 +38,7 @@ func (s *Workers) Wake(uid types.UID, reason string) {
 	s.metrics.Wakes.WithLabelValues(reason).Inc()
 	w := s.worker(uid)
 	if w != nil {
-		w.wakeByOthers()
+		w.wakeByOthers(wakeDelay)
 	}
 	if s.isSynced() && (w == nil || w.inbox.hasEnded()) {
 		s.noticeOrphan() // a creation that its pod's deletion overtook may have come to its end late
