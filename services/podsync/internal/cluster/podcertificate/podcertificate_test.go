@@ -41,6 +41,8 @@ type world struct {
 	// sign answers a request; nil leaves it pending. refuse is how the API server answers instead of taking it.
 	sign   func(*certificatesv1.PodCertificateRequestStatus)
 	refuse error
+	// behind is by how much the API server's clock is behind the node's.
+	behind time.Duration
 	made   []*certificatesv1.PodCertificateRequest
 	woken  []types.UID
 }
@@ -98,7 +100,8 @@ func (w *world) create(action clienttesting.Action) (bool, runtime.Object, error
 		return true, nil, w.refuse
 	}
 	o := action.(clienttesting.CreateAction).GetObject().(*certificatesv1.PodCertificateRequest).DeepCopy()
-	o.Name, o.CreationTimestamp = fmt.Sprintf("%s%d", o.GenerateName, len(w.made)), metav1.Now()
+	o.Name = fmt.Sprintf("%s%d", o.GenerateName, len(w.made))
+	o.CreationTimestamp = metav1.NewTime(time.Now().Add(-w.behind))
 	w.made = append(w.made, o)
 	if err := w.api.Tracker().Add(o); err != nil {
 		w.t.Error(err)
@@ -451,5 +454,30 @@ func TestKeysOfOneNamespaceHoldUpNoOther(t *testing.T) {
 				asked)
 		}
 		time.Sleep(time.Minute) // until all have ended or given up
+	})
+}
+
+// TestAClockThatIsWrong by a year has the API server asked once in a while, although each certificate is due for
+// renewal, and seems to have been requested long ago, when it comes.
+func TestAClockThatIsWrong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const year = 365 * 24 * time.Hour
+		w := run(t)
+		w.set(func(s *certificatesv1.PodCertificateRequestStatus) {
+			issue("past")(s)
+			s.BeginRefreshAt.Time, s.NotAfter.Time = s.BeginRefreshAt.Add(-year), s.NotAfter.Add(-year)
+		}, nil)
+		w.behind = year
+		for range 3600 { // each answer wakes the pod
+			if got, err := w.bundle(); err != nil || string(got.Chain) != chain("past") {
+				t.Fatalf("%s, %v", got.Chain, err)
+			}
+			for w.event() != "" { // that the certificate has expired
+			}
+			time.Sleep(time.Second)
+		}
+		if n := w.requests(); n < 2 || n > 1+int(time.Hour/renewalPause) {
+			t.Errorf("%d requests in an hour", n)
+		}
 	})
 }

@@ -17,6 +17,9 @@ import (
 const (
 	// abandonAfter is when a request that the watch does not show counts as deleted, without its jitter.
 	abandonAfter = 10 * time.Minute
+	// renewalPause is the least time between an answer and the next request. A certificate that is due for renewal as it
+	// comes, because a clock is wrong, is followed by no other at once.
+	renewalPause = 5 * time.Minute
 	// overdueAfter is how long a certificate may be due for another before its pod's Events say so.
 	overdueAfter = 10 * time.Minute
 	// jitter keeps pods that started together from asking together.
@@ -152,6 +155,7 @@ func (p *projection) take(request *certificatesv1.PodCertificateRequest) {
 		p.refused = errors.New("PodCertificateRequest was issued without the times of its certificate")
 		return
 	}
+	p.retry = time.Now().Add(renewalPause)
 	p.issued = &issued{
 		Bundle:   Bundle{Key: p.pending.key, Chain: onlyCertificates([]byte(status.CertificateChain))},
 		renew:    status.BeginRefreshAt.Add(rand.N(jitter)),

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
+	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
@@ -52,7 +53,7 @@ func (c *Certificates) create(ctx context.Context, p *v1.Pod, source *v1.PodCert
 		return nil, fmt.Errorf("while creating PodCertificateRequest: %w", err)
 	}
 	return &pending{
-		name: made.Name, key: key, abandon: made.CreationTimestamp.Add(abandonAfter + mathrand.N(jitter)),
+		name: made.Name, key: key, abandon: time.Now().Add(abandonAfter + mathrand.N(jitter)),
 	}, nil
 }
 
