@@ -25,7 +25,7 @@ type Config struct {
 	// ContainerLogLinks is the folder with one link per container log. Default /var/log/containers.
 	ContainerLogLinks string
 	// HelperNamespace is the namespace of helper pods, which carry the label microlet.dev/role: they may mount the
-	// runtime folder and run as the user of that role. Whoever may create pods in it has the roles of all helpers.
+	// runtime folder and run as the user of that role. Any user that may create pods in it has the roles of all helpers.
 	// Default: none.
 	HelperNamespace string
 }

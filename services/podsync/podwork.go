@@ -145,7 +145,7 @@ func limits(k *kubeletconfig.Config) pods.Limits {
 	return l
 }
 
-// progress tells the service's watchdog and the other services how far the dispatcher has come.
+// progress reports to the service's watchdog and the other services how far the dispatcher has come.
 func progress(s *service.Service, reports *status.Reports) pods.Progress {
 	started := sync.OnceFunc(func() { s.Started("waiting for pod sources") })
 	return pods.Progress{

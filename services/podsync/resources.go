@@ -43,7 +43,7 @@ type resources struct {
 	volumes *volumes.Volumes
 	images  *images.Images
 	logs    logs.Folders
-	// orphan runs the hook of a container that runs and whose pod has no worker.
+	// orphan runs the hook of a running container of a pod without a worker.
 	orphan func(ctx context.Context, state *pod.State, c *pod.Container)
 	host   *node.Host
 	limits *allocatable.Enforcer

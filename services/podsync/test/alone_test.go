@@ -93,7 +93,7 @@ func TestAHintThatIsLost(t *testing.T) {
 	proctest.Await(t, soon, "the container is started again", func() bool { return len(n.running("a")) == 1 })
 }
 
-// TestPeersThatHang: whoever should answer takes connections and says nothing, whoever asks holds them. Nothing waits.
+// TestPeersThatHang: servers accept connections and do not answer, and clients hold theirs. Nothing waits.
 func TestPeersThatHang(t *testing.T) {
 	n := newNode(t)
 	s := n.Service()
@@ -118,7 +118,7 @@ func TestPeersThatHang(t *testing.T) {
 	}
 	n.put("b")
 	b := n.runs("b")
-	// Nobody looks at the runtime for podsync, which does so itself then.
+	// No pleg looks at the runtime for podsync, which then does so itself.
 	if err := n.runtime.ExitContainer(b, 1); err != nil {
 		t.Fatal(err)
 	}
@@ -306,6 +306,6 @@ func TestTwoSourcesWantOneName(t *testing.T) {
 		t.Errorf("%d of one name ran at one time", most)
 	}
 	if first == second {
-		t.Error("a pod whose manifests are gone runs on")
+		t.Error("a pod without its manifests runs on")
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
 
-// Pods whose annotations make the runtime's lists larger than a message are seen: here podsync removes them, since no
-// source wants them.
+// Pods are seen even if their annotations make the runtime's lists larger than a message: here podsync removes them,
+// since no source wants them.
 func TestListsLargerThanAMessage(t *testing.T) {
 	n := newNode(t)
 	long := map[string]string{"long": strings.Repeat("x", 1350<<10)}

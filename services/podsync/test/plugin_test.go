@@ -17,7 +17,7 @@ import (
 // driver is a plugin of a type that podsync has no handler for.
 type driver struct {
 	registerapi.UnimplementedRegistrationServer
-	told chan *registerapi.RegistrationStatus
+	registered chan *registerapi.RegistrationStatus
 }
 
 func (*driver) GetInfo(context.Context, *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
@@ -28,7 +28,7 @@ func (d *driver) NotifyRegistrationStatus(_ context.Context, s *registerapi.Regi
 	*registerapi.RegistrationStatusResponse, error,
 ) {
 	select {
-	case d.told <- s:
+	case d.registered <- s:
 	default:
 	}
 	return &registerapi.RegistrationStatusResponse{}, nil
@@ -49,20 +49,20 @@ func TestPlugins(t *testing.T) {
 	}
 	server := grpc.NewServer()
 	defer server.Stop()
-	d := &driver{told: make(chan *registerapi.RegistrationStatus, 1)}
+	d := &driver{registered: make(chan *registerapi.RegistrationStatus, 1)}
 	registerapi.RegisterRegistrationServer(server, d)
 	go func() { _ = server.Serve(l) }()
-	var told *registerapi.RegistrationStatus
-	proctest.Await(t, soon, "the plugin is told", func() bool {
+	var status *registerapi.RegistrationStatus
+	proctest.Await(t, soon, "the plugin gets its status", func() bool {
 		select {
-		case told = <-d.told:
+		case status = <-d.registered:
 			return true
 		default:
 			return false
 		}
 	})
 	const want = "no handler registered for plugin type: DRAPlugin"
-	if told.GetPluginRegistered() || !strings.Contains(told.GetError(), want) {
-		t.Errorf("the plugin is told %v, want %q", told, want)
+	if status.GetPluginRegistered() || !strings.Contains(status.GetError(), want) {
+		t.Errorf("the plugin gets %v, want %q", status, want)
 	}
 }

@@ -57,7 +57,7 @@ func TestAStaticPodComesBack(t *testing.T) {
 	stop()
 	shows("api-1 runs, restarted 2 times")
 
-	t.Log("while what is left of it is removed, when it begins anew")
+	t.Log("while what is left of it is removed, when it starts again")
 	deleted := api.deletions()
 	remove := n.runtime.Hang("RemovePodSandbox")
 	n.remove("a")

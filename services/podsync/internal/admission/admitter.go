@@ -48,9 +48,8 @@ type AdmitterOptions struct {
 // Admitter admits pods, one at a time, against those that it admitted before.
 //
 // A pod that runs was admitted before this process began: it is admitted first and
-// without asking anybody, so that a restart rejects nothing that runs. The others of a
-// source wait until the source is synced, and then come in the order
-// of their creation, so that a restart decides as the last process did.
+// without a check, so that a restart rejects nothing that runs. The others of a source wait until the source is synced,
+// and then come in the order of their creation, so that a restart decides as the last process did.
 type Admitter struct {
 	o       AdmitterOptions
 	metrics *metrics
@@ -65,8 +64,8 @@ type Admitter struct {
 	heard map[podsyncv1.PodSource]bool
 	// nodeKnown: the apiserver has sent the Node. Its pods are not judged before.
 	nodeKnown bool
-	// preempting counts the preemptions that are under way; changed is closed, and made
-	// anew, when one ends and when a source was heard.
+	// preempting counts the preemptions that are under way; changed is closed and replaced when one ends and when a source
+	// has reported.
 	preempting int
 	changed    chan struct{}
 }
@@ -189,7 +188,7 @@ func (a *Admitter) Admit(ctx context.Context, p *v1.Pod, source podsyncv1.PodSou
 			return e.result, nil
 		case e.stale:
 			if err := a.o.Nodes.Refresh(ctx); err != nil {
-				a.o.Log.Warn("node not read anew, its known labels decide", logkey.Err, err)
+				a.o.Log.Warn("node not read again, its known labels decide", logkey.Err, err)
 			}
 			if ctx.Err() != nil {
 				return Result{}, ctx.Err()
@@ -266,7 +265,7 @@ func (a *Admitter) decideOne(ctx context.Context, e *entry, others []*entry) {
 		return
 	}
 	if e.stale {
-		return // until its own worker has read the Node anew
+		return // until its own worker has read the Node again
 	}
 	v := ask(ctx, a.o.Handlers, a.attributes(e.pod, staying(others)))
 	if v.Admitted() && a.waitsForLeaving(ctx, e, others) {

@@ -295,7 +295,7 @@ func TestPreemptionMakesRoomAndOthersWaitForIt(t *testing.T) {
 	})
 }
 
-func TestAPreemptorThatIsDeletedHoldsUpNobody(t *testing.T) {
+func TestAPreemptorThatIsDeletedHoldsUpNoOtherPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, a := newMachine(t), &answers{got: map[string]string{}}
 		m.Heard(api)
@@ -314,7 +314,7 @@ func TestAPreemptorThatIsDeletedHoldsUpNobody(t *testing.T) {
 	})
 }
 
-func TestAResultThatNobodyFetchesHoldsUpNobody(t *testing.T) {
+func TestAResultThatIsNotFetchedHoldsUpNoOtherPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, a := newMachine(t), &answers{got: map[string]string{}}
 		m.Heard(api)
@@ -329,7 +329,7 @@ func TestAResultThatNobodyFetchesHoldsUpNobody(t *testing.T) {
 	})
 }
 
-func TestARuntimeThatIsAwayRejectsNobody(t *testing.T) {
+func TestARuntimeThatIsAwayRejectsNoPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, a := newMachine(t), &answers{got: map[string]string{}}
 		m.Heard(api)

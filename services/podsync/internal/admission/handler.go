@@ -6,7 +6,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Attributes are what a handler decides on. They are shared: nobody changes them.
+// Attributes are what a handler decides on. They are shared and must not be changed.
 type Attributes struct {
 	// Pod that asks for admission.
 	Pod *v1.Pod

@@ -125,7 +125,7 @@ func TestNodeFit(t *testing.T) {
 				"1073741824",
 		},
 		{
-			name: "memory of two containers whose sum is beyond any number",
+			name: "memory of two containers with a sum beyond any number",
 			pod: changed(requesting("p", "memory", "8Ei"), func(p *v1.Pod) {
 				p.Spec.Containers = append(p.Spec.Containers, p.Spec.Containers[0])
 			}),
@@ -299,7 +299,7 @@ func TestNodeFit(t *testing.T) {
 				"cpu, q: 1000), ]",
 		},
 		{
-			name: "a critical pod whose port is taken preempts nobody",
+			name: "a critical pod with a taken port preempts no pod",
 			pod: important(changed(onPort("p", "", 80, ""), func(p *v1.Pod) {
 				p.Spec.Containers[0].Resources.Requests = list("cpu", "2")
 			})),

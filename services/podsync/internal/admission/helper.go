@@ -24,7 +24,7 @@ const ReasonHelperForbidden = "HelperForbidden"
 // hand to it over a socket, such as an open folder of the host. A helper may have the user and groups of its own role
 // only.
 //
-// Whoever may create pods in the namespace has the roles of all helpers. So there is no such namespace unless an
+// Any user that may create pods in the namespace has the roles of all helpers. So there is no such namespace unless an
 // operator has named one, which must then exist and be guarded.
 //
 // It judges what the pod says, so that it answers at once. A link on the host that leads into the folder is not
@@ -136,8 +136,8 @@ func (h Helpers) AdmitEphemeral(p *v1.Pod, c *v1.Container) Result {
 	return h.container(p, c)
 }
 
-// AdmitImage judges a container whose image says what it runs as, before it is created. A name says nothing: only the
-// image knows whose it is.
+// AdmitImage judges a container by the user of its image, before it is created. A name says nothing: only the image
+// knows which user it is.
 func (h Helpers) AdmitImage(p *v1.Pod, c *v1.Container, uid *int64) Result {
 	if uid == nil || SetsUser(p, c) || !foreignUser(h.Role(p), *uid) || hasOwnIDs(p) {
 		return Result{}
@@ -209,8 +209,9 @@ func (h Helpers) forbid(format string, args ...any) Result {
 	return Result{Reason: ReasonHelperForbidden, Message: fmt.Sprintf(format, args...) + ": " + who}
 }
 
-// hasOwnIDs reports whether the users and groups of the pod are nobody's on the node: they are in a user namespace, and
-// no file of a volume has them. What podsync writes and a container only reads has no owner of a container's choice.
+// hasOwnIDs reports whether the users and groups of the pod are not those of the node: they are in a user namespace,
+// and no file of a volume has them. What podsync writes and a container only reads has no owner of a container's
+// choice.
 func hasOwnIDs(p *v1.Pod) bool {
 	return podutil.OwnUsers(&p.Spec) && !slices.ContainsFunc(p.Spec.Volumes, func(v v1.Volume) bool {
 		return v.ConfigMap == nil && v.Secret == nil && v.DownwardAPI == nil && v.Projected == nil && v.Image == nil
@@ -241,7 +242,7 @@ func foreignGroup(own role.Role, gid int64) bool {
 		(err != nil || gid != int64(identity.GID) && !slices.Contains(identity.Groups, int(gid)))
 }
 
-// owner names whose the user is.
+// owner names the owner of the user ID.
 func owner(uid int64) string {
 	for _, r := range role.ByUID(int(uid)) {
 		return "the node agent's service " + string(r)

@@ -84,8 +84,8 @@ func TestAPodThatWasRemovedBeforeItAskedTakesNoPlace(t *testing.T) {
 	})
 }
 
-// TestACriticalPodPreemptsNobodyForAPlaceThatGetsFree.
-func TestACriticalPodPreemptsNobodyForAPlaceThatGetsFree(t *testing.T) {
+// TestACriticalPodPreemptsNoPodForAPlaceThatGetsFree.
+func TestACriticalPodPreemptsNoPodForAPlaceThatGetsFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, a := newMachine(t), &answers{got: map[string]string{}}
 		m.Heard(api)

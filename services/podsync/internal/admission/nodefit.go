@@ -21,8 +21,8 @@ import (
 )
 
 // NodeFit rejects what the scheduler would not have put here: a pod that names the node
-// itself, or one whose node has changed since. A critical pod that lacks nothing but
-// resources is admitted at the cost of others.
+// itself, or one for which the node has changed since. A critical pod that lacks nothing but resources is admitted at
+// the cost of others.
 type NodeFit struct{}
 
 // Admit implements Handler. The order of the checks is the kubelet's, because the first

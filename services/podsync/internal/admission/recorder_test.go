@@ -135,7 +135,7 @@ func TestHelperPodsAreRecorded(t *testing.T) {
 	}
 }
 
-// A record that nobody could read keeps the pod from starting, and the next try admits it.
+// An unreadable record keeps the pod from starting, and the next try admits it.
 func TestAHelperThatCannotBeRecordedWaits(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "runtime", "helpers")
 	h := newRecorder(lenient(t, ""), Helpers{Namespace: "agents"}, peer.Helpers{Dir: dir}, slog.New(slog.DiscardHandler))

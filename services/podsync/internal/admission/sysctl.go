@@ -38,8 +38,8 @@ const maxSysctlName = 253
 // A pattern is a sysctl, with dots or slashes, that may end in a star.
 var sysctlPattern = regexp.MustCompile(`^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[./])*([a-z0-9][-_a-z0-9]*)?[a-z0-9*]$`)
 
-// Sysctls admits pods whose sysctls are safe, or allowed by allowedUnsafeSysctls, and
-// belong to a namespace that the pod has for itself.
+// Sysctls admits a pod if its sysctls are safe, or allowed by allowedUnsafeSysctls, and belong to a namespace of the
+// pod's own.
 type Sysctls struct {
 	names, prefixes map[string]sysctl.Namespace
 }

@@ -117,7 +117,7 @@ func TestOnlyEvictorEvicts(t *testing.T) {
 	for _, method := range podsyncv1.PodsyncService_ServiceDesc.Methods {
 		roles := callers["/"+podsyncv1.PodsyncService_ServiceDesc.ServiceName+"/"+method.MethodName]
 		if len(roles) == 0 {
-			t.Errorf("nobody may call %s", method.MethodName)
+			t.Errorf("no role may call %s", method.MethodName)
 		}
 		if slices.Contains(roles, role.Evictor) != slices.Contains(evictors, method.MethodName) ||
 			slices.Contains(evictors, method.MethodName) && len(roles) != 1 {

@@ -36,7 +36,7 @@ func TestVolumeStats(t *testing.T) {
 		volumes.ErrNotMeasured: codes.Unimplemented,
 		errors.New("boom"):     codes.Internal,
 	} {
-		_, err := (&server{volumes: measured{fmt.Errorf("told: %w", cause)}}).GetVolumeStats(t.Context(), r)
+		_, err := (&server{volumes: measured{fmt.Errorf("because: %w", cause)}}).GetVolumeStats(t.Context(), r)
 		if status.Code(err) != want {
 			t.Errorf("%v is %v, want %s", cause, err, want)
 		}

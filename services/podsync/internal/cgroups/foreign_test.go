@@ -64,7 +64,7 @@ func TestRemovePodOfAForeignPIDNamespace(t *testing.T) {
 		}
 		there := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
 		there.Env = append(os.Environ(), foreignRoot+"="+root)
-		// A process group of its own, so that what is aimed at it hits nobody else.
+		// A process group of its own, so that a signal to the group hits no other process.
 		there.SysProcAttr = &syscall.SysProcAttr{
 			Cloneflags: syscall.CLONE_NEWPID,
 			Setpgid:    true,

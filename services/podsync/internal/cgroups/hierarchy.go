@@ -51,7 +51,7 @@ func (m *Manager) create(n podcgroup.Name, r resources) error {
 	if err != nil {
 		return err
 	}
-	// A pid of -1 makes the folders and moves nobody into them.
+	// A pid of -1 makes the folders and moves no process into them.
 	if err := made.Apply(-1); err != nil {
 		return fmt.Errorf("create cgroup %s: %w", n.Cgroupfs(), err)
 	}

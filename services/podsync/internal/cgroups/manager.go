@@ -35,7 +35,7 @@ const (
 
 	unifiedMount = "/sys/fs/cgroup"
 	// qosRewrite is how old the shares of a QoS class may get before they are written again
-	// although they did not change: somebody else may have written them.
+	// although they did not change: another program may have written them.
 	qosRewrite = time.Minute
 )
 
@@ -68,7 +68,7 @@ type Options struct {
 	// eviction thresholds here), Capacity what the node has; nil leaves the root without
 	// limits. Both in CPU, memory, huge pages and ResourcePIDs.
 	Allocatable, Capacity v1.ResourceList
-	// Metrics tell what MemoryReservation protects; nil tells nobody.
+	// Metrics show what MemoryReservation protects; nil shows nothing.
 	Metrics prometheus.Registerer
 	Log     *slog.Logger
 }
@@ -101,7 +101,7 @@ func Unified() bool { return libcgroups.IsCgroup2UnifiedMode() }
 // CheckVersion returns an error when the host runs cgroup v1 and failCgroupV1 forbids it.
 func CheckVersion(failCgroupV1 bool) error {
 	if failCgroupV1 && !Unified() {
-		return errors.New("failCgroupV1 is true and this host runs cgroup v1, whose support the kubelet ended: " +
+		return errors.New("failCgroupV1 is true and this host runs cgroup v1, which the kubelet no longer supports: " +
 			"boot with cgroup v2 (systemd.unified_cgroup_hierarchy=1), or set failCgroupV1: false")
 	}
 	return nil
@@ -302,8 +302,8 @@ func (m *Manager) Pods() (map[types.UID]string, error) {
 	return found, nil
 }
 
-// validUID keeps a pod's UID, which a manifest may bring, from naming somebody else's
-// cgroup, whose processes RemovePod would kill.
+// validUID keeps a pod's UID, which may come from a manifest, from naming another cgroup. RemovePod would kill the
+// processes in it.
 func validUID(uid types.UID) error {
 	if uid == "" || strings.ContainsAny(string(uid), "/_\x00") {
 		return fmt.Errorf("metadata.uid %q cannot be the name of a cgroup: leave it out or use a UUID", uid)

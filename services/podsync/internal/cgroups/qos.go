@@ -89,7 +89,7 @@ func (m *Manager) qosResources(now requests) (burstable, bestEffort resources) {
 	if m.o.QOSReserved == nil || allocatable <= 0 {
 		return burstable, bestEffort
 	}
-	// The kubelet gives a class whose share is used up no limit at all (0) or an impossible one (below 0).
+	// If the share of a class is used up, the kubelet gives it no limit at all (0) or an impossible one (below 0).
 	least := int64(os.Getpagesize())
 	left := allocatable - now.guaranteedMemory**m.o.QOSReserved/100
 	burstable.memory = ptr.To(max(left, least))

@@ -108,7 +108,7 @@ func TestProtectionOfAPod(t *testing.T) {
 	}
 }
 
-// What all pods have of their protection lasts when their limits are set anew, as every minute.
+// The protection of all pods lasts when their limits are set again, as every minute.
 func TestRootKeepsItsProtection(t *testing.T) {
 	for reserves, want := range map[bool]map[string]string{
 		true: nil, false: {"memory.min": "0", "memory.low": "0"},

@@ -10,7 +10,7 @@ import (
 	"github.com/microlet/microlet/services/internal/podcgroup"
 )
 
-// Reserved is a cgroup of system daemons, which somebody else makes, and what it may have.
+// Reserved is a cgroup of system daemons, which another program creates, and its limits.
 type Reserved struct {
 	// Cgroup is systemReservedCgroup or kubeReservedCgroup: a path below the mount point, or a slice with the driver
 	// systemd.

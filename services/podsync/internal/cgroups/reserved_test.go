@@ -12,7 +12,7 @@ import (
 	"github.com/microlet/microlet/services/internal/testing/cgrouptest"
 )
 
-// values are the files of a cgroup that hold limits, by the version of the hierarchy; those whose controller the
+// values are the files of a cgroup that hold limits, by the version of the hierarchy; those of a controller that the
 // machine lacks are left out.
 func (m *Manager) values(t *testing.T, path string) map[string]string {
 	t.Helper()

@@ -32,7 +32,7 @@ func restoreControllers(t *testing.T, before string) {
 	for _, c := range strings.Fields(read(t, unifiedMount+"/cgroup.subtree_control")) {
 		if !strings.Contains(" "+before+" ", " "+c+" ") {
 			if err := os.WriteFile(unifiedMount+"/cgroup.subtree_control", []byte("-"+c), 0); err != nil {
-				t.Logf("controller %s stays on: %v", c, err) // somebody else uses it by now
+				t.Logf("controller %s stays on: %v", c, err) // another program uses it by now
 			}
 		}
 	}

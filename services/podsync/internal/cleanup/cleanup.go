@@ -64,7 +64,7 @@ type Options struct {
 	Volumes leftovers.Volumes
 	Cgroups Cgroups
 	Logs    logs.Folders
-	// PreStop runs the hook of a container that runs and whose pod has no worker.
+	// PreStop runs the hook of a running container of a pod without a worker.
 	PreStop func(ctx context.Context, state *pod.State, c *pod.Container)
 	Tokens  Tokens
 	Workers Workers

@@ -48,7 +48,7 @@ type upkeep struct {
 	log     *slog.Logger
 }
 
-// run ends with ctx, or when podsync must be started anew since it works with the wrong cgroup driver.
+// run ends with ctx, or when podsync must restart because it works with the wrong cgroup driver.
 func (u *upkeep) run(ctx context.Context) error {
 	ticker := time.NewTicker(upkeepPeriod)
 	defer ticker.Stop()

@@ -15,17 +15,17 @@ import (
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 )
 
-// nobody is woken.
-type nobody struct{}
+// noWorkers have no pod to wake.
+type noWorkers struct{}
 
-func (nobody) Refresh(types.UID, string) {}
+func (noWorkers) Refresh(types.UID, string) {}
 
 func TestRuntimeClassesAreWatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &kubeletconfig.Config{}
 		k.Node.Kubeconfig = "some"
 		client := fake.NewClientset(&nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "strict"}, Handler: "runsc"})
-		c, err := New(client, k, nobody{}, slog.New(slog.DiscardHandler))
+		c, err := New(client, k, noWorkers{}, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,7 +45,7 @@ func TestRuntimeClassesAreWatched(t *testing.T) {
 
 func TestWithoutAnApiserverNothingIsAskedFor(t *testing.T) {
 	client := fake.NewClientset()
-	c, err := New(client, &kubeletconfig.Config{}, nobody{}, slog.New(slog.DiscardHandler))
+	c, err := New(client, &kubeletconfig.Config{}, noWorkers{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -60,7 +60,7 @@ type Evictor struct {
 	refused *prometheus.CounterVec
 
 	mu sync.Mutex
-	// recorded are the pods whose event is recorded.
+	// recorded are the pods with a recorded event.
 	recorded map[types.UID]struct{}
 }
 
@@ -70,7 +70,7 @@ const (
 	refusedLimit    = "limit"
 )
 
-// New returns an Evictor, whose metrics it registers.
+// New returns an Evictor, and registers its metrics.
 func New(workers Workers, events record.EventRecorder, log *slog.Logger, metrics prometheus.Registerer) *Evictor {
 	e := &Evictor{workers: workers, events: events, log: log, recorded: map[types.UID]struct{}{},
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{

@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/tools/record"
 )
 
-// TestOnlyItsOwnLimitsEndAPod: whoever asks is believed what the pod uses, and not what it may use.
+// TestOnlyItsOwnLimitsEndAPod: podsync accepts what the caller says that the pod uses, but not what it may use.
 func TestOnlyItsOwnLimitsEndAPod(t *testing.T) {
 	p := newPod()
 	storage := func(size string) v1.ResourceList {

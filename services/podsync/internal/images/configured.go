@@ -23,7 +23,7 @@ type Options struct {
 		Present
 	}
 	Secrets Secrets
-	// Accounts are the service accounts whose tokens credential plugins get.
+	// Accounts are the service accounts that credential plugins get tokens of.
 	Accounts credentialplugin.Accounts
 	// NeedsUser reports whether admission needs the user of a pod's images.
 	NeedsUser func(p *v1.Pod) bool

@@ -125,7 +125,8 @@ func newPuller(opts pullerOptions) (*Puller, error) {
 type Request struct {
 	Pod       *v1.Pod
 	Container *v1.Container
-	// Volume is asked for if Container is nil. Its events are about the pod, and whoever mounts it reports its error.
+	// Volume is asked for if Container is nil. Its events are about the pod, and its caller, which mounts it, reports its
+	// error.
 	Volume *v1.ImageVolumeSource
 	// Sandbox is handed to the runtime with a pull; it may be nil.
 	Sandbox *runtimeapi.PodSandboxConfig
@@ -221,7 +222,7 @@ func (t *task) run(ctx context.Context) (string, error) {
 		if t.credentials != nil && t.credentials.err != nil {
 			return "", &Error{ReasonPull, t.credentials.err.Error()}
 		}
-		// Nor is it told that the image is there and the pod may not use it.
+		// Nor does it learn that the image is there and the pod may not use it.
 		message := fmt.Sprintf("Container image %q is not present with pull policy of Never", image)
 		t.event(v1.EventTypeWarning, eventNeverPull, message)
 		return "", &Error{ReasonNeverPull, message}
@@ -289,7 +290,7 @@ func (t *task) pull(ctx context.Context) (string, error) {
 	}
 	defer leave()
 	if waited && t.policy == v1.PullIfNotPresent {
-		// Whoever was before may have pulled the same image.
+		// The pull before may have been of the same image.
 		if ref, err := t.look(ctx); ref != "" || err != nil {
 			return ref, err
 		}

@@ -45,8 +45,8 @@ func (f Folders) dir(p Pod) string {
 }
 
 // MakeFolder makes the log folder of a pod or of a container of it for the group: a relative path below that of all
-// pods' logs, whose parent is there. One that exists is brought in line. Pods may be able to write there, so no link is
-// followed.
+// pods' logs, with an existing parent. One that exists is brought in line. Pods may be able to write there, so no link
+// is followed.
 func MakeFolder(pods, path string, group int) error {
 	parent, err := samemount.Folder(pods, filepath.Dir(path))
 	if err != nil {
@@ -133,7 +133,7 @@ func gone(err error) error {
 	return err
 }
 
-// List returns the pods that have log folders. Other folders are somebody else's.
+// List returns the pods that have log folders. Other folders belong to other programs.
 func (f Folders) List() ([]Pod, error) {
 	entries, err := os.ReadDir(f.Pods)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -227,12 +227,12 @@ func Exists(pods, path string) (bool, error) {
 	return err == nil, err
 }
 
-// RemoveDeadLinks removes the links into the log folders whose log is gone, and says how many
-// they were. The log of a container that runs may be missing for the moment of its rotation.
+// RemoveDeadLinks removes the links into the log folders that have no log any more, and returns their number. The log
+// of a container that runs may be missing for the moment of its rotation.
 func (f Folders) RemoveDeadLinks(runs func(containerID string) bool) (removed int, err error) {
 	return f.unlink(func(link, target string) bool {
 		if !strings.HasSuffix(link, ".log") || !strings.HasPrefix(target, filepath.Clean(f.Pods)+"/") {
-			return false // somebody else's
+			return false // of another program
 		}
 		if there, err := Exists(f.Pods, target); there || err != nil {
 			return false

@@ -52,7 +52,7 @@ func TestRemoveTakesOnePodAndItsLinks(t *testing.T) {
 	}
 }
 
-// TestRemoveEntersNoMount: what somebody has mounted in a log folder keeps what it holds.
+// TestRemoveEntersNoMount: what is mounted in a log folder keeps its contents.
 func TestRemoveEntersNoMount(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root: it mounts")
@@ -269,7 +269,7 @@ func TestDeadLinks(t *testing.T) {
 		"a_ns_c-22.log": filepath.Join(logs, "2.log"), // being rotated
 		"a_ns_c-33.log": filepath.Join(logs, "1.log"), // there
 		"a_ns_c-44.txt": filepath.Join(logs, "4.log"), // not a log's
-		"a_ns_c-55.log": filepath.Join(dir, "5.log"),  // somebody else's
+		"a_ns_c-55.log": filepath.Join(dir, "5.log"),  // of another program
 	} {
 		if err := os.Symlink(target, filepath.Join(f.Links, link)); err != nil {
 			t.Fatal(err)

@@ -60,8 +60,8 @@ func chmod(dir string, mode fs.FileMode) error {
 }
 
 // openWays lets the group pass the folder of all pods' logs, that of the links, and the folders above
-// them. What is open for all stays as it is, and so does what is somebody else's: such a folder is
-// an error, since nobody of the group can read a log below it.
+// them. What is open for all stays as it is, and so does what belongs to another user: such a folder is an error, since
+// no member of the group can read a log below it.
 func (f Folders) openWays() error {
 	var errs []error
 	for _, dir := range []string{f.Pods, f.Links} {

@@ -110,7 +110,7 @@ func TestAdoptLeavesOthersFolders(t *testing.T) {
 		{0o755, 0, true, ""},
 		{0o711, 4, true, ""},
 		{0o700, 0, false, "chmod o+x " + others},
-		{0o750, 4, false, ""}, // whose members may read
+		{0o750, 4, false, ""}, // the group's members may read
 	} {
 		if err := errors.Join(os.Chmod(others, test.mode), os.Lchown(others, -1, test.gid)); err != nil {
 			t.Fatal(err)

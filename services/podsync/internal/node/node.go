@@ -44,7 +44,7 @@ type Options struct {
 	Client  kubernetes.Interface
 	Kubelet *kubeletconfig.Config
 	Runtime Runtime
-	// PodCIDRs is told which addresses the pods have.
+	// PodCIDRs gets the addresses of the pods.
 	PodCIDRs podcidr.Runtime
 	Bus      *bus.Client
 	Workers  Workers

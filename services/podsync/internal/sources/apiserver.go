@@ -21,7 +21,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/sources/manifest"
 )
 
-// Mirrors receives the mirror pods of static pods, which are nobody's to run. Its methods must not block.
+// Mirrors receives the mirror pods of static pods, which are never run. Its methods must not block.
 type Mirrors interface {
 	// SetMirror reports a mirror pod as the API has it.
 	SetMirror(p *v1.Pod)
@@ -76,8 +76,8 @@ func (s *APIServer) store(sink Sink) *apiStore {
 	return &apiStore{sink: sink, mirrors: s.mirrors, log: s.log, pods: map[types.UID]*v1.Pod{}}
 }
 
-// apiStore is what the API had last. It knows pods by UID, so that one that was deleted and made anew under its name
-// while nobody watched is seen to have ended. The reflector calls it from one goroutine.
+// apiStore is what the API had last. It knows pods by UID, so that a pod counts as ended if it was deleted and created
+// again under its name unobserved. The reflector calls it from one goroutine.
 type apiStore struct {
 	sink    Sink
 	mirrors Mirrors
@@ -97,7 +97,7 @@ func (s *apiStore) Update(obj any) error {
 	if !ok {
 		return fmt.Errorf("a %T in the watch of pods", obj)
 	}
-	p.ManagedFields = nil // nobody on the node reads them, and every pod carries them
+	p.ManagedFields = nil // nothing on the node reads them, and every pod carries them
 	if podutil.IsMirror(p) {
 		s.pods[p.UID] = p
 		s.mirrors.SetMirror(p)
@@ -169,8 +169,8 @@ func (s *apiStore) Replace(list []any, _ string) error {
 // Resync implements cache.ReflectorStore; there is none.
 func (s *apiStore) Resync() error { return nil }
 
-// Validate refuses a pod whose names could not be used on this node: its UID is a key of
-// the bus, a folder's name and a cgroup's.
+// Validate refuses a pod if its names could not be used on this node: its UID is a key of the bus, a folder's name and
+// a cgroup's.
 func Validate(p *v1.Pod) error {
 	if err := subject.ValidToken(string(p.UID)); err != nil {
 		return fmt.Errorf("metadata.uid: %w", err)

@@ -65,8 +65,8 @@ func do(t *testing.T, err error) {
 	}
 }
 
-// TestAPodMadeAnewEndsTheOldOne: a StatefulSet's pod keeps its name, and may be made anew while nobody watches.
-func TestAPodMadeAnewEndsTheOldOne(t *testing.T) {
+// TestARecreatedPodEndsTheOldOne: a StatefulSet's pod keeps its name, and may be created again unobserved.
+func TestARecreatedPodEndsTheOldOne(t *testing.T) {
 	s, got := newStore()
 	do(t, s.Replace([]any{named("1")}, "1"))
 	got.want(t, "set 1", "mirrors synced", "synced")

@@ -231,7 +231,7 @@ func (f *File) publish() {
 	}
 	pods = f.set.unique(pods, true, func(p *v1.Pod) {
 		f.o.Metrics.failures.WithLabelValues(Name(f.set.from)).Inc()
-		f.set.log.Error("two manifests name the same pod, the one whose file comes last is run: remove one of them",
+		f.set.log.Error("two manifests name the same pod, the one in the last file is run: remove one of them",
 			logkey.Pod, p.Namespace+"/"+p.Name, logkey.Path, f.path)
 	})
 	f.set.replace(pods)
@@ -263,7 +263,7 @@ type watch struct {
 	path    string
 	log     *slog.Logger
 	watcher *fsnotify.Watcher
-	file    bool // path is a file, whose folder is watched, since editors replace files
+	file    bool // path is a file. Its folder is watched, since editors replace files
 	failed  string
 }
 

@@ -43,7 +43,7 @@ func put(t *testing.T, path, content string) {
 	}
 }
 
-// stepped is a file source whose reads the test makes, and what it wants after each.
+// stepped is a file source that reads when the test says so, and what it wants after each read.
 func stepped(t *testing.T, path string) (*File, *wants) {
 	t.Helper()
 	f := NewFile(FileOptions{

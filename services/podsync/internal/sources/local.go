@@ -29,7 +29,7 @@ import (
 var (
 	// ErrInvalid is in errors about the manifest itself.
 	ErrInvalid = errors.New("invalid manifest")
-	// ErrNotFound is in errors about a pod that nobody asked for here.
+	// ErrNotFound is in errors about a pod that was not requested here.
 	ErrNotFound = errors.New("not found")
 	// ErrConflict is in errors about a name that another source has.
 	ErrConflict = errors.New("name in use")
@@ -236,7 +236,7 @@ func (l *Local) replaceOne(without, with *v1.Pod) {
 
 func (l *Local) path(uid types.UID) string { return filepath.Join(l.o.Dir, string(uid)+".json") }
 
-// write keeps a pod: whole, for root alone, and on the disk before anybody learns of it.
+// write keeps a pod: whole, for root alone, and on the disk before it is announced.
 func (l *Local) write(p *v1.Pod) error {
 	data, err := json.Marshal(p)
 	if err != nil {

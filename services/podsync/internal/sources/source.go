@@ -4,9 +4,9 @@
 // that, a missing pod means nothing. The sources are the API server, a folder or file of manifests, a URL, and
 // "microlet run-pod".
 //
-// A source refuses a pod whose UID cannot be a key of the bus, with an error that names the pod. A source that
-// cannot be read removes no pod. A broken manifest does not affect others. As under the kubelet, its own pod ends
-// when a relist finds the manifest broken, not while somebody is still writing it.
+// A source refuses a pod if its UID cannot be a key of the bus, with an error that names the pod. A source that cannot
+// be read removes no pod. A broken manifest does not affect others. As under the kubelet, its own pod ends when a
+// relist finds the manifest broken, not while it is still being written.
 package sources
 
 import (

@@ -17,8 +17,9 @@ import (
 
 const unifiedMount = "/sys/fs/cgroup"
 
-// inOwnRoot runs the test in a process whose cgroup is the root of each hierarchy, so that it sees and moves nothing of
-// the machine's. With unified, cgroup v2 is all there is, on a machine with cgroup v1 without its controllers.
+// inOwnRoot runs the test in a process that sees its own cgroup as the root of each hierarchy, so that it sees and
+// moves nothing of the machine. With unified, cgroup v2 is all there is, on a machine with cgroup v1 without its
+// controllers.
 func inOwnRoot(t *testing.T, unified bool, test func(t *testing.T)) {
 	t.Helper()
 	if os.Geteuid() != 0 {

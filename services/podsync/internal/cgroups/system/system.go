@@ -49,7 +49,7 @@ type Mover struct {
 	failed string           // at the last look
 }
 
-// process is one of the machine, whose number may be another one's later.
+// process is a process of the machine. Another process may have its number later.
 type process struct {
 	pid   int
 	start uint64
@@ -177,8 +177,8 @@ func (m *Mover) isToBeMoved(p procfs.Proc) (process, bool, error) {
 	return id, err == nil && !slices.Contains(m.programs, strings.TrimSuffix(program, " (deleted)")), err
 }
 
-// isInRoot reports whether there is a hierarchy in whose root the process is, and none in which it is elsewhere, but
-// for where a move has put it that did not come to its end.
+// isInRoot reports whether the process is in the root of a hierarchy, and elsewhere in none, except where an unfinished
+// move has put it.
 func (m *Mover) isInRoot(at []procfs.Cgroup) bool {
 	inRoot := false
 	for _, c := range at {

@@ -110,7 +110,7 @@ func TestWhatIsMoved(t *testing.T) {
 		{"process, cgroup v2", 42, 0, "S", "/bin/sleep", inV2Root, true},
 		{"process, cgroup v1", 42, 0, "R", "/bin/sleep", inV1Root, true},
 		{"stopped process", 42, 0, "T", "/bin/sleep", inV2Root, true},
-		{"program whose file is gone", 42, 0, "S", "/bin/sleep (deleted)", inV2Root, true},
+		{"program with a removed file", 42, 0, "S", "/bin/sleep (deleted)", inV2Root, true},
 		{"init", 1, 0, "S", "/sbin/init", inV2Root, false},
 		{"kernel thread", 42, kernelThread, "I", "", inV2Root, false},
 		{"zombie", 42, exiting, "Z", "", inV1Root, false},

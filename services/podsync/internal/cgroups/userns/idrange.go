@@ -60,7 +60,7 @@ func rangesOf(n *runtimeapi.UserNamespace) []Range {
 }
 
 // rangeOf is the one range that a sandbox has for users and groups; false if it has another kind of mapping, which
-// nobody here has made.
+// podsync never makes.
 func rangeOf(n *runtimeapi.UserNamespace) (Range, bool) {
 	ranges := rangesOf(n)
 	if len(ranges) != 2 || len(n.GetUids()) != 1 || ranges[0] != ranges[1] || n.GetUids()[0].GetContainerId() != 0 ||

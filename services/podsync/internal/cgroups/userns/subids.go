@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// owner is the user whose subordinate IDs are the pods', as with the kubelet.
+	// owner is the user with the subordinate IDs for pods, as with the kubelet.
 	owner = "kubelet"
 	// notFound is getent's exit code for a name that is not there.
 	notFound = 2

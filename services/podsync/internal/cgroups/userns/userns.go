@@ -19,7 +19,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
-// Times that the host has to tell which IDs there are: a directory service may have to be asked.
+// Times that the host has for the list of IDs: a directory service may have to be asked.
 const (
 	timeoutAtStart = 2 * time.Second
 	timeout        = 10 * time.Second
@@ -27,7 +27,7 @@ const (
 
 // Runtime knows what runs.
 type Runtime interface {
-	// UserNamespaces returns those of all pods of which something runs, and the pods of which it cannot tell them.
+	// UserNamespaces returns those of all pods of which something runs, and the pods for which they are unknown.
 	UserNamespaces(ctx context.Context) (found map[types.UID][]*runtimeapi.UserNamespace, unread map[types.UID]error,
 		err error)
 }
@@ -62,7 +62,7 @@ type Manager struct {
 }
 
 // New reads which pods have which IDs, before anyone gets new ones. Settings that give no pod its IDs are an error, as
-// with the kubelet. If the host does not tell yet which IDs there are, only pods that need new ones wait for it.
+// with the kubelet. Until the host has listed its IDs, only pods that need new ones wait for it.
 func New(ctx context.Context, o Options) (*Manager, error) {
 	m := &Manager{o: o, asking: make(chan struct{}, 1), held: map[types.UID]Range{}, freed: map[uint32]uint64{}}
 	ctx, cancel := context.WithTimeout(ctx, timeoutAtStart)
@@ -122,7 +122,7 @@ func (m *Manager) suits(r Range) error {
 
 func (m *Manager) dir(uid types.UID) string { return filepath.Join(m.o.PodsDir, string(uid)) }
 
-// learn returns the IDs that pods may have, and asks the host until it has told them.
+// learn returns the IDs that pods may have, and asks the host until it has an answer.
 func (m *Manager) learn(ctx context.Context) (Range, error) {
 	select {
 	case m.asking <- struct{}{}:
@@ -207,7 +207,7 @@ func (m *Manager) unread(uid types.UID, cause error) error {
 		"tell them: delete the pod", uid, cause, filepath.Join(m.dir(uid), fileName))
 }
 
-// join returns what a sandbox has. It is told by the runtime, or else by the pod's file.
+// join returns what a sandbox has. It comes from the runtime, or else from the pod's file.
 func (m *Manager) join(uid types.UID, sandbox *pod.Sandbox) (*runtimeapi.UserNamespace, error) {
 	if len(rangesOf(sandbox.UserNamespace)) == 0 {
 		m.mu.Lock()
@@ -284,8 +284,8 @@ func mark(taken []bool, other, ids Range, size uint32) {
 	}
 }
 
-// choose returns a range that nobody has: any that was not given back yet, or else the one that was so first. A sandbox
-// that was given up and comes late then meets no other pod.
+// choose returns a free range: any that was never used, or else the one that was given back first. A sandbox that was
+// given up and comes late then meets no other pod.
 func (m *Manager) choose(taken []bool, ids Range) (best Range, found bool) {
 	if len(taken) == 0 {
 		return Range{}, false
@@ -308,7 +308,7 @@ func (m *Manager) choose(taken []bool, ids Range) (best Range, found bool) {
 	return best, found
 }
 
-// Release frees the IDs of a pod whose folder is gone.
+// Release frees the IDs of a pod after its folder is removed.
 func (m *Manager) Release(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

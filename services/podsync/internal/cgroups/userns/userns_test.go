@@ -215,7 +215,8 @@ func TestPodsThatBeginAtOnceShareNoIDs(t *testing.T) {
 	}
 }
 
-// A range that was given back is given again as late as possible: what comes late of the pod before meets nobody.
+// A range that was given back is given again as late as possible: what comes late from the pod before meets no other
+// pod.
 func TestTheLongestFreeIsGivenFirst(t *testing.T) {
 	n := newNode(t)
 	m := n.start()
@@ -233,8 +234,8 @@ func TestTheLongestFreeIsGivenFirst(t *testing.T) {
 	}
 }
 
-// What is wrong with a pod's file is the trouble of nobody: not of another pod, not of podsync, and not of the pod,
-// which gets other IDs with its next sandbox.
+// A bad file of a pod affects neither another pod, nor podsync, nor the pod, which gets other IDs with its next
+// sandbox.
 func TestDamagedFiles(t *testing.T) {
 	for name, text := range map[string]string{
 		"no JSON":                   "\x00\x00",
@@ -312,7 +313,7 @@ func TestOtherThingsInTheFilesPlace(t *testing.T) {
 	}
 }
 
-// Two pods' files with one range: whoever begins first gets another.
+// Two pods' files with one range: the pod that begins first gets another.
 func TestTwoFilesWithOneRange(t *testing.T) {
 	n := newNode(t)
 	n.has("a", fileOf(11*Unit, Unit))
@@ -369,7 +370,7 @@ func TestSandboxesKnowBest(t *testing.T) {
 	}
 }
 
-// A runtime that says nothing of user namespaces: the file alone tells what the sandbox has.
+// A runtime that says nothing of user namespaces: the file alone says what the sandbox has.
 func TestSandboxesThatSayNothing(t *testing.T) {
 	n := newNode(t)
 	n.has("a", fileOf(11*Unit, Unit))
@@ -466,7 +467,7 @@ func TestNothingButAFileIsOpened(t *testing.T) {
 	})
 }
 
-// Of a sandbox that cannot be read the pod's file counts. Only a pod whose file cannot tell holds up others.
+// Of a sandbox that cannot be read the pod's file counts. Only a pod with an unreadable file holds up others.
 func TestSandboxesThatCannotBeRead(t *testing.T) {
 	broken := errors.New("broken")
 	for name, test := range map[string]struct {

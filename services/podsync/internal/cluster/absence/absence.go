@@ -1,7 +1,7 @@
-// Package absence tells whether the API server itself says that it has no object of a name, or that it has deleted a
-// pod.
+// Package absence finds out whether the API server itself says that it has no object of a name, or that it has deleted
+// a pod.
 //
-// A status of 404 is no proof: a load balancer whose configuration is reloaded gives it too, and client-go makes the
+// A status of 404 is no proof: a load balancer that reloads its configuration returns it too, and client-go makes the
 // same kind of error of it. Nor is a status of 200. A decision that lasts needs the API server's own words.
 package absence
 

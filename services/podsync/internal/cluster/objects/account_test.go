@@ -13,7 +13,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// TestAccount: it is read anew each time, and asked for again while the apiserver does not know of the pod.
+// TestAccount: it is read again each time, and asked for again while the apiserver does not know of the pod.
 func TestAccount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(&v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{

@@ -32,7 +32,7 @@ func configMap(name, value string) *v1.ConfigMap {
 	}
 }
 
-// counting is a client whose gets are counted, and take a while if asked to.
+// counting is a client that counts its gets, which take a while if asked to.
 func counting(gets *atomic.Int32, wait time.Duration, objects ...runtime.Object) *fake.Clientset {
 	client := fake.NewClientset(objects...)
 	client.PrependReactor("get", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -315,7 +315,7 @@ func TestAnOutageLeavesWhatIsHeld(t *testing.T) {
 			if !down.Load() {
 				return false, nil, nil
 			}
-			time.Sleep(5 * time.Second) // a dial that nobody answers
+			time.Sleep(5 * time.Second) // an unanswered dial
 			return true, nil, errors.New("connection refused")
 		})
 		uses := func(uid types.UID) *v1.Pod {

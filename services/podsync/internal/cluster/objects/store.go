@@ -71,8 +71,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Store gets Secrets and ConfigMaps of the node's pods. What it returns is shared: nobody
-// may change it.
+// Store gets Secrets and ConfigMaps of the node's pods. What it returns is shared and must not be changed.
 type Store struct {
 	secrets    kind[*v1.Secret]
 	configMaps kind[*v1.ConfigMap]

@@ -61,7 +61,7 @@ type watches[T object] struct {
 	life     context.Context
 	client   any
 	resource resource[T]
-	// changed is given the pods that name an object whose content is not what they got.
+	// changed is given the pods that name an object if its content is not what they got.
 	changed func(pods []types.UID)
 	// patience is how long an immutable object serves after an attempt to read it again has failed.
 	patience time.Duration
@@ -154,7 +154,7 @@ func (w *watches[T]) begin(k key) *item[T] {
 	return i
 }
 
-// remove takes a pod off; an object that nobody names is watched no longer.
+// remove takes a pod off; an object that no pod names is watched no longer.
 func (w *watches[T]) remove(k key, pod types.UID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -206,7 +206,7 @@ func TestAnAPIServerThatIsBehind(t *testing.T) {
 					t.Errorf("%s, refused for %s: %v", resource, lasts, err)
 				}
 				if !want && time.Since(began) > timeout {
-					t.Errorf("%s: what stays refused is told after %s", resource, time.Since(began))
+					t.Errorf("%s: what stays refused is reported after %s", resource, time.Since(began))
 				}
 			})
 		}

@@ -159,7 +159,7 @@ func (c *Certificates) begins(own *projection) bool {
 	return own.begins()
 }
 
-// request requests a certificate for a projection whose begins has returned true.
+// request requests a certificate for a projection. begins must have returned true for it.
 func (c *Certificates) request(ctx context.Context, own *projection, source *v1.PodCertificateProjection) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -159,7 +159,7 @@ func (w *world) event() string {
 	}
 }
 
-// issue issues a certificate, of which only the name can be told.
+// issue issues a certificate that only has a name.
 func issue(name string) func(*certificatesv1.PodCertificateRequestStatus) {
 	return func(s *certificatesv1.PodCertificateRequestStatus) {
 		text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte(name)})

@@ -113,7 +113,7 @@ func (p *projection) bundle() (Bundle, error) {
 func (p *projection) settle(request *certificatesv1.PodCertificateRequest, err error,
 	events record.EventRecorder) bool {
 	if apierrors.IsNotFound(err) && time.Now().After(p.pending.abandon) {
-		p.pending = nil // somebody has deleted it: the next question asks anew
+		p.pending = nil // it was deleted: the next call requests again
 		p.move()
 		return true
 	}

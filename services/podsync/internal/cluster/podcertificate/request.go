@@ -83,8 +83,8 @@ func (c *Certificates) newKey(ctx context.Context, p *v1.Pod, kind string) (key,
 	return c.generate(kind)
 }
 
-// newKey makes a key pair: the private key as PEM, and a request that is signed with it, which says nothing more than
-// that whoever made it has the key.
+// newKey makes a key pair: the private key as PEM, and a request that is signed with it, which only proves that its
+// maker has the key.
 func newKey(kind string) (key, proof []byte, err error) {
 	private, err := generate(kind)
 	if err != nil {

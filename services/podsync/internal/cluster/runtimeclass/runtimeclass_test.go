@@ -44,7 +44,7 @@ func TestHandler(t *testing.T) {
 	}
 }
 
-func TestKnownAsksNobody(t *testing.T) {
+func TestKnownSendsNoRequest(t *testing.T) {
 	watched := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 	if err := watched.Add(class("known", "runsc")); err != nil {
 		t.Fatal(err)

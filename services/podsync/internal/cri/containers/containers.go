@@ -37,7 +37,7 @@ type container struct {
 	name string
 }
 
-// SetPod takes the newest version of a pod, which nobody may change any more.
+// SetPod takes the newest version of a pod, which must not change any more.
 func (x *Index) SetPod(p *v1.Pod) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -45,8 +45,7 @@ type Monitor struct {
 	failed        bool
 }
 
-// New returns a monitor whose listeners learn each answer in their order; driver is the cgroup driver that podsync
-// uses.
+// New returns a monitor. Its listeners learn each answer in their order; driver is the cgroup driver that podsync uses.
 func New(runtime Runtime, driver string, log *slog.Logger, listeners ...Listener) *Monitor {
 	return &Monitor{runtime: runtime, driver: driver, listeners: listeners, log: log}
 }

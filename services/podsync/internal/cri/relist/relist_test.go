@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// node is a runtime whose pods change, and workers that have seen them as they were.
+// node is a runtime with pods that change, and workers that have seen them as they were.
 type node struct {
 	mu    sync.Mutex
 	now   map[types.UID]string
@@ -90,7 +90,7 @@ func TestNoticesAnExitWithinTwelveSeconds(t *testing.T) {
 	})
 }
 
-func TestARuntimeThatDoesNotAnswerWakesNobody(t *testing.T) {
+func TestARuntimeThatDoesNotAnswerWakesNoPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{fails: true, seen: map[types.UID]string{"a": "x"}}
 		relist(t, n, time.Minute, func() time.Time { return time.Time{} })

@@ -67,7 +67,8 @@ func TestListsLargerThanAMessage(t *testing.T) {
 	}
 }
 
-// One pod whose own list is larger than a message is read too, if what runs of it and what has ended are not.
+// A pod with a list of its own that is larger than a message is read too, if what runs of it and what has ended are
+// not.
 func TestAPodLargerThanAMessage(t *testing.T) {
 	r, exit := large(t, 1, "short", strings.Repeat("x", 9<<20))
 	listed, err := r.List(t.Context())

@@ -93,7 +93,7 @@ func (r *Runtime) readMessage(ctx context.Context, file string) (text string, la
 			data, _, err := end(f, maxMessageBytes)
 			return string(data), false, err
 		}
-		if !errors.Is(err, unix.EXDEV) { // else somebody has mounted something there
+		if !errors.Is(err, unix.EXDEV) { // else something is mounted there
 			return "", false, err
 		}
 	}

@@ -88,7 +88,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// ended makes a container that has ended, and at whose terminationMessagePath a file of the host is mounted.
+// ended makes a container that has ended. A file of the host is mounted at its terminationMessagePath.
 func (b *bench) ended(file string) {
 	b.Helper()
 	id := b.container("u1", b.sandbox("u1", 0), "app", 0, func(cfg *runtimeapi.ContainerConfig) {
@@ -279,7 +279,7 @@ func TestLogsOfAPodsMaking(t *testing.T) {
 			t.Errorf("of %q the message is %q", log, got)
 		}
 	}
-	// Whoever read it all would take 64 GiB of memory.
+	// A reader of all of it would take 64 GiB of memory.
 	if got := read(in("line.log")); got != strings.Repeat("\x00", maxMessageLogBytes) {
 		t.Errorf("of a log of one line the message has %d bytes: %.100q", len(got), got)
 	}

@@ -281,7 +281,7 @@ func (r *Runtime) removeSandbox(ctx context.Context, class calllimit.Class, id s
 	return unlessGone("remove sandbox", id, err)
 }
 
-// LowPriority is a Runtime whose removals let everything else go first.
+// LowPriority is a Runtime with removals that let everything else go first.
 type LowPriority struct{ *Runtime }
 
 // RemoveContainer removes a container, when the runtime has nothing better to do.

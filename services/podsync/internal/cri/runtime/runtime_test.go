@@ -144,7 +144,7 @@ func TestReconnectsAndCounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := rt.Version(t.Context()); !IsUnavailable(err) {
-		t.Fatalf("nobody serves: got %v, want Unavailable", err)
+		t.Fatalf("no server: got %v, want Unavailable", err)
 	}
 	for range 2 { // the runtime starts, and restarts
 		stop, err := f.Serve(socket)

@@ -156,7 +156,7 @@ func TestStateIsNewestFirst(t *testing.T) {
 
 func TestStateOfNothing(t *testing.T) {
 	b := newBench(t, Options{})
-	if s := b.state("nobody"); len(s.Sandboxes)+len(s.Containers) != 0 || s.UID != "nobody" || s.Read.IsZero() {
+	if s := b.state("unknown"); len(s.Sandboxes)+len(s.Containers) != 0 || s.UID != "unknown" || s.Read.IsZero() {
 		t.Fatalf("got %+v", s)
 	}
 }

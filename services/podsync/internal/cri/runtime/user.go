@@ -13,7 +13,7 @@ import (
 func (r *Runtime) User(ctx context.Context, id string) (*runtimeapi.LinuxContainerUser, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
 	defer cancel()
-	for _, verbose := range []bool{false, true} { // runtimes before CRI's field of 1.31 tell it among the details
+	for _, verbose := range []bool{false, true} { // runtimes before CRI's field of 1.31 report it among the details
 		resp, err := r.cri.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: verbose})
 		if err != nil {
 			return nil, fmt.Errorf("user of container %s: %w", id, err)

@@ -18,8 +18,8 @@ import (
 const usersPatience = 5 * time.Second
 
 // UserNamespaces returns the user namespaces of all pods of which a sandbox or a container runs, as far as the runtime
-// tells them. It asks for each sandbox that is not known yet. unread has the pods with a sandbox that the runtime does
-// not show, and why.
+// reports them. It asks for each sandbox that is not known yet. unread has the pods with a sandbox that the runtime
+// does not show, and why.
 func (r *Runtime) UserNamespaces(ctx context.Context) (found map[types.UID][]*runtimeapi.UserNamespace,
 	unread map[types.UID]error, err error) {
 	states, err := r.List(ctx)

@@ -23,7 +23,7 @@ func withUsers(config *runtimeapi.PodSandboxConfig, first uint32) *runtimeapi.Po
 	return config
 }
 
-// The users of what runs are known, also of pods that nobody has read, and those of what has ended are not.
+// The users of what runs are known, also of pods that were not read, and those of what has ended are not.
 func TestUserNamespaces(t *testing.T) {
 	b := newBench(t, Options{})
 	ids := map[types.UID]string{}

@@ -40,8 +40,8 @@ type file struct {
 	name string
 }
 
-// open opens the folder of a log, whose path is <folder of all logs>/<pod>/<container>/<name>. errMissing says that it
-// is not there.
+// open opens the folder of a log. The path of a log is <folder of all logs>/<pod>/<container>/<name>. errMissing says
+// that it is not there.
 func open(path string) (*file, error) {
 	container, name := filepath.Split(filepath.Clean(path))
 	pod := filepath.Dir(filepath.Clean(container))
@@ -80,7 +80,7 @@ func (f *file) size() (int64, error) {
 }
 
 // older returns the names of the rotated logs, oldest first, and of what earlier rotations left behind: files that were
-// being written, and logs whose compressed form is complete.
+// being written, and logs with a complete compressed form.
 func (f *file) older() (logs, leftovers []string, err error) {
 	var entries []fs.DirEntry
 	if _, err = f.dir.Seek(0, io.SeekStart); err == nil {

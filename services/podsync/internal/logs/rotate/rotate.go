@@ -29,8 +29,8 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
-// callTimeout bounds each call to the runtime: whoever rotates next must not wait for one
-// container's shim longer than that.
+// callTimeout bounds each call to the runtime: the next rotation must not wait for one container's shim longer than
+// that.
 const callTimeout = 30 * time.Second
 
 // Runtime is what rotation asks of the container runtime.
@@ -88,7 +88,7 @@ func New(o Options) (*Rotator, error) {
 		return nil, fmt.Errorf("containerLogMaxFiles=%d: the present log and one more are the least: write 2 or more",
 			o.MaxFiles)
 	case o.Workers < 1:
-		return nil, fmt.Errorf("containerLogMaxWorkers=%d: somebody has to rotate: write 1 or more", o.Workers)
+		return nil, fmt.Errorf("containerLogMaxWorkers=%d: at least one worker has to rotate: write 1 or more", o.Workers)
 	case o.Interval <= 0:
 		return nil, fmt.Errorf("containerLogMonitorInterval=%s: write a positive duration", o.Interval)
 	}
@@ -136,8 +136,8 @@ func (r *Rotator) Run(ctx context.Context) error {
 	}
 }
 
-// look hands every container whose log may need something to the workers. One that is still
-// with a worker from the round before is not handed out twice.
+// look hands every container with a log that may need something to the workers. One that is still with a worker from
+// the round before is not handed out twice.
 func (r *Rotator) look(ctx context.Context, first bool) error {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -213,7 +213,7 @@ func (r *Rotator) handle(ctx context.Context, id string) error {
 	case errors.Is(err, errMissing) && ended:
 		return nil
 	case errors.Is(err, errMissing):
-		// A rotation was cut short after the rename, or somebody removed the log.
+		// A rotation was cut short after the rename, or the log was removed.
 		if err := r.reopen(ctx, id); err != nil {
 			return err
 		}

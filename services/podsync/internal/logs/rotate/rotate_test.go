@@ -25,8 +25,8 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
-// writer is a runtime whose containers write logs as a shim does: into an open file, which
-// stays the same however it is renamed.
+// writer is a runtime. Its containers write logs as a shim does: into an open file, which stays the same however it is
+// renamed.
 type writer struct {
 	mu       sync.Mutex
 	logs     map[string]*os.File
@@ -305,7 +305,7 @@ func TestCrashesAreRepaired(t *testing.T) {
 		b.write("ended", "last words\n")
 		move(t, b.paths["ended"], b.paths["ended"]+".19990101-000000")
 		b.states["ended"] = runtimeapi.ContainerState_CONTAINER_EXITED
-		// ... and one while it compressed: half a file, and a whole one whose source was not removed.
+		// ... and one while it compressed: half a file, and a whole one with its source still there.
 		b.container("half")
 		b.write("half", "a long enough line\n")
 		for name, text := range map[string]string{

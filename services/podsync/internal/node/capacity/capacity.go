@@ -28,7 +28,7 @@ type Capacity struct {
 	BootID           string
 }
 
-// Read reads them. It makes the root folder, whose file system is measured.
+// Read reads them. It makes the root folder, because it measures the file system of the folder.
 func Read(k *kubeletconfig.Config) (Capacity, error) {
 	if err := os.MkdirAll(k.Node.RootDir, 0o750); err != nil {
 		return Capacity{}, fmt.Errorf("--root-dir=%s: %w", k.Node.RootDir, err)

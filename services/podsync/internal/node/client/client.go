@@ -17,7 +17,7 @@ import (
 type Client struct {
 	kubernetes.Interface
 	options certmanager.Options
-	// certs is nil where the client certificate is somebody else's to renew.
+	// certs is nil if another program renews the client certificate.
 	certs *certmanager.Manager
 }
 

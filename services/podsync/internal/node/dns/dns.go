@@ -40,7 +40,7 @@ type Options struct {
 	Log      *slog.Logger
 }
 
-// Configurer forms the DNS settings of pods. It reads resolv.conf anew for each pod.
+// Configurer forms the DNS settings of pods. It reads resolv.conf again for each pod.
 type Configurer struct {
 	o Options
 }

@@ -11,7 +11,7 @@ import (
 const (
 	hintChain     = "KUBE-IPTABLES-HINT"
 	firewallChain = "KUBE-FIREWALL"
-	// canaryChain is in every table, empty: where it is gone, somebody has flushed the table.
+	// canaryChain is in every table, empty: where it is gone, another program has flushed the table.
 	canaryChain = "KUBE-KUBELET-CANARY"
 
 	mangle = "mangle"
@@ -50,7 +50,7 @@ type family struct {
 	lacks string
 
 	tables Tables
-	// placed: the chains were in place once, so that somebody else has taken away what is missing.
+	// placed: the chains were in place once, so that another program has removed what is missing.
 	placed bool
 	// problem is why the last look failed; "" if it did not.
 	problem string

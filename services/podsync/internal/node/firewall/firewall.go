@@ -32,8 +32,8 @@ type Tables interface {
 type Options struct {
 	// Period is how often the chains are looked at; 0 is the kubelet's minute.
 	Period time.Duration
-	// Settle is how long whoever flushes the rules is given to finish, since chains that come back in the
-	// middle fail his commands; 0 is 5 s.
+	// Settle is how long a program that flushes the rules has to finish, since chains that come back in the middle fail
+	// its commands; 0 is 5 s.
 	Settle time.Duration
 	// Open returns the packet filter of a family; nil is that of the host's programs.
 	Open    func(iptables.Protocol) (Tables, error)
@@ -110,7 +110,7 @@ func (f *Firewall) Run(ctx context.Context) error {
 func (f *Firewall) keep(ctx context.Context, family *family) {
 	gone, err := family.ensure(ctx, f.opts.Open, func() error {
 		f.restored.WithLabelValues(family.name).Inc()
-		f.opts.Log.Warn("iptables chains were removed by somebody, and are put back", "family", family.name,
+		f.opts.Log.Warn("iptables chains were removed by another program, and are put back", "family", family.name,
 			logkey.Delay, f.opts.Settle)
 		return pause.For(ctx, f.opts.Settle)
 	})

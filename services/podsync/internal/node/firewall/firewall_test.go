@@ -26,7 +26,7 @@ type memory struct {
 	err   error
 }
 
-// change changes it as somebody else on the node does.
+// change changes it as another program on the node does.
 func (m *memory) change(f func()) {
 	m.Lock()
 	defer m.Unlock()

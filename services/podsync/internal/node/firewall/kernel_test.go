@@ -25,7 +25,7 @@ import (
 	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
 
-// ownNetwork names the variable that tells a test that it has a network namespace of its own.
+// ownNetwork names the variable that is set for a test with a network namespace of its own.
 const ownNetwork = "MICROLET_TEST_NETWORK"
 
 // withOwnNetwork runs the test once more in a new network namespace, which ends with it.
@@ -90,7 +90,7 @@ const drop = `-A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comm
 
 func TestChainsAreTheKubelets(t *testing.T) {
 	withOwnNetwork(t, func(t *testing.T) {
-		// What somebody has is not the agent's to change.
+		// The agent must not change what another program has set.
 		command(t, "iptables", "-A", "INPUT", "-p", "tcp", "--dport", "22", "-j", "ACCEPT")
 		for range 3 { // restarts
 			placeOnce(t)
@@ -186,7 +186,7 @@ func TestFlushIsMended(t *testing.T) {
 				"ip6tables -t mangle -X", "ip6tables -X"},
 		} {
 			for _, line := range flush {
-				// Whoever flushes has what he flushes put back under his hands at times, at this period.
+				// At this period, chains are at times put back in the middle of a flush.
 				_ = exec.Command("sh", "-c", line).Run()
 			}
 			proctest.Await(t, 30*time.Second, fmt.Sprintf("the chains are back after %v", flush), inPlace)
@@ -295,7 +295,7 @@ func TestPacketsFromElsewhere(t *testing.T) {
 					switch {
 					case err == nil:
 					case errors.Is(err, os.ErrDeadlineExceeded) && time.Now().Before(deadline):
-						must(t, send("127.0.0.1", port, "node")) // a kernel whose queues are full drops packets
+						must(t, send("127.0.0.1", port, "node")) // a kernel with full queues drops packets
 						continue
 					default:
 						t.Fatalf("not even the node reaches its loopback: %v", err)

@@ -29,7 +29,7 @@ func (d Dir) lock(proc string) (unlock func(), err error) {
 	if err != nil && !dead {
 		return nil, err
 	}
-	// The second lock is a successor's, whose predecessor has the first. Without such a one nobody has it.
+	// The second lock is for a successor while its predecessor has the first. Without a successor, it is free.
 	second, _, err := d.lockFolder(proc, string(d))
 	switch {
 	case err != nil && first != nil:

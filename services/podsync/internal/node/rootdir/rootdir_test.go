@@ -21,7 +21,7 @@ func TestAFolderOfOthersIsClosed(t *testing.T) {
 	}
 }
 
-// A link would have podsync change a folder that somebody else chose.
+// A link would have podsync change a folder that another user chose.
 func TestALinkIsNotFollowed(t *testing.T) {
 	dir := t.TempDir()
 	target, link := filepath.Join(dir, "target"), filepath.Join(dir, "checkpoints")

@@ -97,7 +97,7 @@ func (s *Store) Changed(key string) {
 	}
 }
 
-// Assigned looks again at the results of a pod whose assignment has changed.
+// Assigned looks again at the results of a pod when its assignment has changed.
 func (s *Store) Assigned(uid types.UID) {
 	for key, r := range s.o.Results.All() {
 		if of, _, _, ok := subject.ParseProbeResultKey(key); ok && of == string(uid) {

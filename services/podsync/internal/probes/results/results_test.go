@@ -31,7 +31,7 @@ func result(o proberv1.Outcome, id, replica string, generation uint64) *proberv1
 	return &proberv1.ProbeResult{Result: o, ContainerId: id, Replica: replica, Generation: generation}
 }
 
-// probed is a pod whose container c has every probe; its container d has none.
+// probed is a pod. Its container c has every probe, and its container d has none.
 func probed(uid types.UID) *v1.Pod {
 	p := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{
 		Name: "c", ReadinessProbe: &v1.Probe{}, LivenessProbe: &v1.Probe{}, StartupProbe: &v1.Probe{},
@@ -74,7 +74,7 @@ func TestOnlyTheNewestAssignmentCounts(t *testing.T) {
 	}
 
 	put("p.c.liveness", result(failure, "one", "0", 5))
-	expect("nobody is assigned", 0, v("", "", 0))
+	expect("no replica is assigned", 0, v("", "", 0))
 	assigned = &podsyncv1.Assignment{Replica: "0", Generation: 5}
 	s.Assigned("p")
 	expect("assigned afterwards", 1, v("liveness", "one", decide.Failure))
@@ -148,7 +148,7 @@ func TestWhatCountsWasAlwaysAssigned(t *testing.T) {
 			}
 			for id, result := range s.Of("p").Liveness {
 				if accepted++; result == decide.Failure && !failed[id] {
-					t.Fatalf("seed %d: %s is to be restarted, and nobody who was assigned said so", seed, id)
+					t.Fatalf("seed %d: %s is to be restarted, and no assigned replica said so", seed, id)
 				}
 			}
 		}

@@ -78,7 +78,7 @@ func expected(t reflect.Type) string {
 	}
 }
 
-// quantities are the fields whose values are quantities, or objects of them.
+// quantities are the fields with values that are quantities, or objects of them.
 var quantities = []string{"limits", "requests", "overhead", "sizeLimit", "divisor"}
 
 // badQuantity finds the first value that should be a quantity and is none. The decoder does not say where it is.

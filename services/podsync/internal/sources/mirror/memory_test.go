@@ -15,7 +15,7 @@ import (
 	podstatus "github.com/microlet/microlet/services/podsync/internal/pod/status"
 )
 
-// onceStatic is a static pod whose containers run once.
+// onceStatic is a static pod with containers that run once.
 func onceStatic() *v1.Pod {
 	p := staticPod("a")
 	p.Spec = v1.PodSpec{
@@ -39,7 +39,7 @@ func lastOf(t *testing.T, p *v1.Pod, status v1.PodStatus) v1.PodStatus {
 	return last
 }
 
-// TestTheStatusOfAMirrorEndsNothing: what anybody may write there makes neither an end nor a reason of a pod that runs.
+// TestTheStatusOfAMirrorEndsNothing: what any client writes there is neither the end of a running pod nor its reason.
 func TestTheStatusOfAMirrorEndsNothing(t *testing.T) {
 	ended := v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: 1, Reason: "Error"}}
 	running := v1.ContainerState{Running: &v1.ContainerStateRunning{}}
@@ -80,7 +80,7 @@ func TestTheStatusOfAMirrorEndsNothing(t *testing.T) {
 	}
 }
 
-// TestWhatAMirrorRemembers is what nobody else knows after a restart.
+// TestWhatAMirrorRemembers: only the mirror has it after a restart.
 func TestWhatAMirrorRemembers(t *testing.T) {
 	began := metav1.NewTime(time.Unix(100, 0))
 	p := onceStatic()

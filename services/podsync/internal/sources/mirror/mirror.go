@@ -79,8 +79,8 @@ type Manager struct {
 	wanted map[types.NamespacedName][]types.UID
 	// mirrors are as the API has them.
 	mirrors map[types.NamespacedName]*v1.Pod
-	// outdated are mirrors, by their UID in the API, whose static pod has gone. If the same pod comes again it has a
-	// mirror of its own: the old one's status is not its.
+	// outdated are mirrors without their static pod, by their UID in the API. If the same pod comes again it has a mirror
+	// of its own: the old one's status is not its.
 	outdated map[types.UID]bool
 	// listed: all mirrors of the API are known; heard: all static pods are.
 	listed, heard bool

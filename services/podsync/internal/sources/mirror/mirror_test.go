@@ -33,7 +33,7 @@ type cluster struct {
 	blind   bool
 	manager *Manager
 	status  map[types.UID]v1.PodStatus
-	// delivered are the pods whose status counts as acknowledged.
+	// delivered are the pods with a status that counts as acknowledged.
 	delivered map[types.UID]bool
 }
 
@@ -204,13 +204,13 @@ func TestMirrorFollows(t *testing.T) {
 		c.mu.Unlock()
 		c.want(t, "a", "mirror-1 Running")
 
-		// Somebody deletes the mirror: it is made again, and reported.
+		// A user deletes the mirror: it is made again, and reported.
 		if err := c.DeletePod(t.Context(), name.Namespace, name.Name, "mirror-1"); err != nil {
 			t.Fatal(err)
 		}
 		c.want(t, "a", "mirror-2 Running")
 
-		// Somebody asks for its deletion with a grace period, which nobody would ever end.
+		// A user asks for its deletion with a grace period, which would never end.
 		c.mu.Lock()
 		dying := c.pods[name].DeepCopy()
 		c.mu.Unlock()

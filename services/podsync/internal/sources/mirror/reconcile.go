@@ -152,7 +152,7 @@ func (m *Manager) create(ctx context.Context, p *v1.Pod) error {
 			existing.UID)
 	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err):
 		m.mu.Lock()
-		m.nodeUID = "" // the Node may have been made anew
+		m.nodeUID = "" // the Node may have been created again
 		m.mu.Unlock()
 	}
 	if err != nil {

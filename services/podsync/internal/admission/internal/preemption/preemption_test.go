@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// testPod requests as "100m" and "100Mi" say; one whose limits equal its requests is Guaranteed.
+// testPod requests as "100m" and "100Mi" say; one with limits equal to its requests is Guaranteed.
 func testPod(name, cpu, memory string, limited bool) *v1.Pod {
 	list := v1.ResourceList{}
 	if cpu != "" {
@@ -52,7 +52,7 @@ func TestVictims(t *testing.T) {
 	}{
 		{"a place is freed by the pod of the worst class", critical, []*v1.Pod{guaranteed, burstable, bestEffort},
 			[]Need{{v1.ResourcePods, 1}}, []string{"best-effort"}},
-		{"nobody goes who frees nothing", critical, []*v1.Pod{bestEffort, burstable, guaranteed},
+		{"no pod goes that frees nothing", critical, []*v1.Pod{bestEffort, burstable, guaranteed},
 			[]Need{{v1.ResourceCPU, 50}}, []string{"burstable"}},
 		{"the nearest of a class goes", critical, []*v1.Pod{burstable, burstableLarge}, []Need{{v1.ResourceCPU, 250}},
 			[]string{"burstable-large"}},

@@ -145,7 +145,7 @@ func TestProbesAreThoseOfTheNewestInstance(t *testing.T) {
 	}
 }
 
-// Whoever reads an explanation, for example in a report of a bug, must not find what the pod keeps secret.
+// An explanation, for example in a report of a bug, must not contain what the pod keeps secret.
 func TestAnExplanationHoldsNoEnvironmentOrCommand(t *testing.T) {
 	n := &node{standings: []pods.Standing{{Pod: podOf("web")}}}
 	if text := n.explain(t, "web").String(); strings.Contains(text, "s3cret") {

@@ -75,7 +75,7 @@ func TestPolicy(t *testing.T) {
 			map[types.UID][]string{"p": {"web/3", "web/2"}}, nil, []string{"2"}},
 		{"young ones stay", Policy{MinAge: 2500 * time.Millisecond, MaxPerContainer: 0, MaxContainers: -1},
 			map[types.UID][]string{"p": {"web/4 running", "web/3", "web/2"}}, nil, []string{"2"}},
-		{"one of which nobody knows is stopped first", Policy{MaxPerContainer: 1, MaxContainers: -1},
+		{"an unknown one is stopped first", Policy{MaxPerContainer: 1, MaxContainers: -1},
 			map[types.UID][]string{"p": {"web/3", "web/2 unknown"}}, nil, []string{"2", "stop 2"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -267,7 +267,7 @@ func TestAPodThatHangsHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-// TestAStopThatHangsLeavesTimeForTheSandbox, whose end is the container's too.
+// TestAStopThatHangsLeavesTimeForTheSandbox. The end of the sandbox is the end of the container too.
 func TestAStopThatHangsLeavesTimeForTheSandbox(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m machine

@@ -32,7 +32,7 @@ const (
 	// the one before, so that many signs make one round.
 	soon = time.Second
 	gap  = 5 * time.Second
-	// orphanGrace is how long a container gets whose pod nobody wants.
+	// orphanGrace is the grace period of a container if no source wants its pod.
 	orphanGrace = time.Second
 	timeout     = 2 * time.Minute
 	// podTimeout is what one pod's removal may take; the others do not wait for it.
@@ -43,7 +43,7 @@ const (
 
 // Runtime is what clean-up asks of the container runtime.
 type Runtime interface {
-	// List tells ids, ages and whether something runs, in a fixed number of calls.
+	// List returns ids, ages and whether something runs, in a fixed number of calls.
 	List(ctx context.Context) (map[types.UID]*pod.State, error)
 	LogPath(ctx context.Context, id string) (string, error)
 	StopContainer(ctx context.Context, id string, grace time.Duration) error
@@ -171,7 +171,7 @@ type Options struct {
 	Policy  Policy
 	// Failed is called when dead containers could not be collected: the event ContainerGCFailed.
 	Failed func(error)
-	// PreStop runs the hook of a container that runs and whose pod nobody wants; nil runs none.
+	// PreStop runs the hook of a running container of an unwanted pod; nil runs none.
 	PreStop func(ctx context.Context, state *pod.State, c *pod.Container)
 	// Tracer begins a trace with each round; nil if the node does not trace.
 	Tracer  *tracing.Tracer
@@ -260,8 +260,8 @@ func (c *Cleanup) orphans(ctx context.Context, states map[types.UID]*pod.State) 
 	return err
 }
 
-// strays stops what runs of pods that have ended: a sandbox whose creation was given up when
-// its pod was deleted, and which the runtime finished nevertheless.
+// strays stops what runs of pods that have ended: a sandbox that the runtime finished creating after its pod was
+// deleted and the creation given up.
 func (c *Cleanup) strays(ctx context.Context, states map[types.UID]*pod.State) error {
 	var running []*pod.State
 	for uid, state := range states {
@@ -288,13 +288,13 @@ func anyReady(state *pod.State) bool {
 	return false
 }
 
-// orphan reports whether nobody needs what is left of a pod.
+// orphan reports whether what is left of a pod is not needed.
 func (c *Cleanup) orphan(uid types.UID, states map[types.UID]*pod.State) bool {
 	_, runs := states[uid]
 	return !runs && !c.Pods.Known(uid)
 }
 
-// logs removes the log folders of pods that are gone, and links whose logs are.
+// logs removes the log folders of removed pods, and links to removed logs.
 func (c *Cleanup) logs(states map[types.UID]*pod.State) error {
 	pods, err := c.Logs.List()
 	errs := []error{err}

@@ -28,7 +28,7 @@ type machine struct {
 	states  map[types.UID]*pod.State
 	lists   error
 	listed  int
-	stuck   types.UID // a pod whose container cannot be removed
+	stuck   types.UID // a pod with a container that cannot be removed
 	failing []string  // what cannot be stopped
 	gone    []string  // containers that were removed after the list was read
 	folders []types.UID
@@ -164,7 +164,7 @@ func (c *Cleanup) round(ctx context.Context) error {
 	return c.once(ctx)
 }
 
-func TestRemovesOnlyWhatNobodyOwns(t *testing.T) {
+func TestRemovesOnlyWhatHasNoOwner(t *testing.T) {
 	var m machine
 	m.hold("known", "api")
 	m.hold("orphan", "api")

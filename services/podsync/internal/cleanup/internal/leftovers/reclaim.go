@@ -12,7 +12,7 @@ import (
 
 // RemoveDead removes at once what Run would leave for later: every container of a pod that has ended, whatever the
 // policy keeps, and of other pods what the policy does not keep. It returns how many containers it removed of the
-// former. It is the kubelet's DeleteAllUnusedContainers, for a node whose disk is full.
+// former. It is the kubelet's DeleteAllUnusedContainers, for a node with a full disk.
 func (c *Cleanup) RemoveDead(ctx context.Context) (removed int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -23,7 +23,7 @@ const (
 	unmountSlow    = 2 * time.Second
 )
 
-// unmounts are the pods whose volumes are being unmounted. Of one pod one unmount is under way at a time.
+// unmounts are the pods with volumes that are being unmounted. Of one pod one unmount is under way at a time.
 type unmounts struct {
 	places chan struct{}
 	all    sync.WaitGroup
@@ -105,7 +105,7 @@ func (u *unmounts) place(ctx context.Context) (giveBack func(), ok bool) {
 	}, true
 }
 
-// volumes begins to unmount the volumes of pods that nobody needs, and waits for none of them.
+// volumes begins to unmount the volumes of pods that are not needed, and waits for none of them.
 func (c *Cleanup) volumes(ctx context.Context, states map[types.UID]*pod.State) error {
 	pods, err := c.Volumes.Orphans()
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 type slowVolumes struct {
 	*machine
 	takes time.Duration
-	// refuses are pods whose volumes cannot be unmounted.
+	// refuses are pods with volumes that cannot be unmounted.
 	refuses []types.UID
 }
 

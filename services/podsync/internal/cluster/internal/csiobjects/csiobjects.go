@@ -21,7 +21,7 @@ import (
 // timeout bounds one question to the API server.
 const timeout = 10 * time.Second
 
-// errStandalone is what a node says that nobody tells of drivers.
+// errStandalone is the error of a node that gets no data about drivers.
 var errStandalone = errors.New("the node has no API server to read it from")
 
 // Reader reads the objects. CSIDrivers are watched. A VolumeAttachment is read each time: a node may read those of its

@@ -1,4 +1,4 @@
-// Package lazyinformer watches objects of the API from the moment that somebody first needs them.
+// Package lazyinformer watches objects of the API from the moment that they are first needed.
 //
 // Few nodes have pods that use such objects, and what all nodes watch costs the API server.
 package lazyinformer
@@ -12,14 +12,14 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// firstList is how long whoever asks first waits for the API server.
+// firstList is how long the first caller waits for the API server.
 const firstList = 10 * time.Second
 
 // Informer watches the objects of one kind.
 type Informer struct {
 	informer cache.SharedIndexInformer
 	synced   cache.DoneChecker
-	// wanted is closed when somebody first needs the objects.
+	// wanted is closed when the objects are first needed.
 	wanted chan struct{}
 	want   sync.Once
 

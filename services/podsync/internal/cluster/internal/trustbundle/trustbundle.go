@@ -56,7 +56,7 @@ type Bundles struct {
 type wish struct{ name, signer string }
 
 // New returns the bundles of a cluster; with a nil client every question fails, as on a node without an API server.
-// Changed is called with a pod whose bundles have changed. It must not block.
+// Changed is called with a pod when its bundles have changed. It must not block.
 func New(client kubernetes.Interface, changed func(pod types.UID)) (*Bundles, error) {
 	b := &Bundles{changed: changed, users: map[types.UID]map[wish]bool{}}
 	if client == nil {
@@ -84,8 +84,7 @@ func (b *Bundles) Run(ctx context.Context) error {
 }
 
 // TrustAnchors returns the certificates of a projection for a pod: each once, and nothing but certificates. Their order
-// is one that nobody can rely on, but that a pod keeps.
-// Source: kubelet, clustertrustbundle.
+// is undefined, but stays the same for a pod. Source: kubelet, clustertrustbundle.
 func (b *Bundles) TrustAnchors(ctx context.Context, pod types.UID, p *v1.ClusterTrustBundleProjection) ([]byte, error) {
 	if b.informer == nil {
 		return nil, errStandalone

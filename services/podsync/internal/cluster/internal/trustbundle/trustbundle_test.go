@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-// anchors are certificates as PEM. Nobody looks into them here.
+// anchors are certificates as PEM. The test does not look into them.
 func anchors(names ...string) string {
 	var text string
 	for _, name := range names {
@@ -147,7 +147,7 @@ func TestTrustAnchors(t *testing.T) {
 	}
 }
 
-// TestTheOrderIsThePods: nobody can rely on the order, and no file changes for nothing.
+// TestTheOrderIsThePods: the order is undefined, and no file changes without need.
 func TestTheOrderIsThePods(t *testing.T) {
 	o := bundle("o", "", "", "a", "b", "c", "d", "e", "f", "g", "h")
 	same := normalized("pod", o)

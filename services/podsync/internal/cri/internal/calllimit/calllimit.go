@@ -48,13 +48,12 @@ type Class int
 const (
 	// Usual calls begin something: a sandbox, a removal.
 	Usual Class = iota
-	// Begun calls go on with a pod whose sandbox stands. They go before usual ones, so that
-	// the pods of a batch finish one after another instead of all at the end. But pods can go on for ever, with thousands
-	// of init containers: once a usual call has waited for usualPatience, one comes after every third of them.
+	// Begun calls go on with a pod that has a sandbox. They go before usual ones, so that the pods of a batch finish one
+	// after another instead of all at the end. But pods can go on for ever, with thousands of init containers: once a
+	// usual call has waited for usualPatience, one comes after every third of them.
 	Begun
-	// Idle calls tidy up behind pods that are gone: they go last, and one at a time, since nobody
-	// waits for them, but others wait for the runtime that they would keep busy. One that has waited for idlePatience goes
-	// first.
+	// Idle calls tidy up behind pods that are gone: they go last, and one at a time, since no caller waits for them, but
+	// others wait for the runtime that they would keep busy. One that has waited for idlePatience goes first.
 	Idle
 	// Urgent calls are for host-network and critical pods; they have the reserve.
 	Urgent

@@ -151,8 +151,8 @@ func TestLimiterGoesOnWithWhatIsBegun(t *testing.T) {
 	})
 }
 
-// TestPodsThatGoOnForEverKeepNobodyOut: pods with thousands of init containers make one call after the other.
-func TestPodsThatGoOnForEverKeepNobodyOut(t *testing.T) {
+// TestPodsThatGoOnForEverKeepNoOthersOut: pods with thousands of init containers make one call after the other.
+func TestPodsThatGoOnForEverKeepNoOthersOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newTestLimiter(t, Limits{})
 		ctx, cancel := context.WithCancel(t.Context())

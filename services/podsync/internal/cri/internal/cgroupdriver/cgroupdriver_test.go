@@ -36,7 +36,7 @@ func TestTheRuntimesDriverIsTaken(t *testing.T) {
 	}{
 		{"systemd", fakeRuntime{answer: uses(runtimeapi.CgroupDriver_SYSTEMD)}, "systemd", 0},
 		{"cgroupfs", fakeRuntime{answer: uses(runtimeapi.CgroupDriver_CGROUPFS)}, "cgroupfs", 0},
-		{"it cannot tell", fakeRuntime{err: status.Error(codes.Unimplemented, "unknown method")}, "configured", 0},
+		{"it does not know", fakeRuntime{err: status.Error(codes.Unimplemented, "unknown method")}, "configured", 0},
 		{"it says nothing of Linux", fakeRuntime{answer: &runtimeapi.RuntimeConfigResponse{}}, "configured", 0},
 		{"it does not answer", fakeRuntime{err: errors.New("connection refused")}, "configured", 1},
 	} {

@@ -137,7 +137,7 @@ func TestAnswersOfAConnectionThatEnds(t *testing.T) {
 	}
 }
 
-// hanging is a runtime whose first commands do not end.
+// hanging is a runtime in which the first commands do not end.
 type hanging struct {
 	grpc.ClientConnInterface
 	left chan struct{}

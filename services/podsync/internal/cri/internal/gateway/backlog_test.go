@@ -69,7 +69,7 @@ func (s *eventStream) RecvMsg(m any) (err error) {
 // endless is the number of events of a runtime that always has one more.
 const endless = -1
 
-// TestEventsThatAreNotRead: containerd waits for whoever follows its events and does not read them, and so does each
+// TestEventsThatAreNotRead: containerd waits for a follower of its events that does not read them, and so does each
 // call that starts, stops or removes a container.
 func TestEventsThatAreNotRead(t *testing.T) {
 	for name, size := range map[string]int{"many": 1 << 10, "large": 4 << 20} {

@@ -72,7 +72,7 @@ func (p *passedOn) take(method string) [][]byte {
 	return p.requests[method]
 }
 
-// anyone makes this process act as the role whose socket it opens.
+// anyone makes this process act as the role of the socket that it opens.
 func anyone(int) []role.Role { return role.All() }
 
 func newBench(t *testing.T, roles func(int) []role.Role) *bench {

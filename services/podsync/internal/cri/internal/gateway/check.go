@@ -63,9 +63,8 @@ func (d *denial) GRPCStatus() *status.Status { return status.New(codes.Permissio
 // check decides about one request and returns it as it goes on.
 type check func(g *Gateway, request []byte) ([]byte, error)
 
-// checked decodes a request for a rule. What goes on is what the rule has seen, encoded anew, so that the
-// runtime cannot read it in another way; and a request with a field that was unknown when the rule was
-// written is denied.
+// checked decodes a request for a rule. What goes on is what the rule has seen, encoded again, so that the runtime
+// cannot read it in another way; and a request with a field that was unknown when the rule was written is denied.
 func checked[T any, M interface {
 	*T
 	proto.Message

@@ -112,7 +112,7 @@ func TestOnlyDeclaredProbesRun(t *testing.T) {
 	}
 }
 
-// loud is a runtime whose commands print without an end.
+// loud is a runtime with commands that print without an end.
 type loud struct{ grpc.ClientConnInterface }
 
 func (loud) Invoke(_ context.Context, _ string, _, reply any, _ ...grpc.CallOption) error {
@@ -263,7 +263,7 @@ func TestCheckpointsStayInTheirFolder(t *testing.T) {
 	}
 }
 
-func TestNobodySeesMore(t *testing.T) {
+func TestNoRoleSeesMore(t *testing.T) {
 	b := newBench(t, anyone)
 	seen := 0
 	for _, r := range Roles() {

@@ -6,7 +6,7 @@
 //
 //   - A role may call only what Methods grants it. A new CRI method is denied until it is granted.
 //   - prober runs only the exec probes of a container, in that container, and no longer than the probe may take.
-//   - A checkpoint goes into a new file in the checkpoint folder, with the kubelet's name. Nobody sees a verbose
+//   - A checkpoint goes into a new file in the checkpoint folder, with the kubelet's name. No role sees a verbose
 //     status.
 //   - On the socket of a role, root may do no more than the role (package unixgrpc).
 //   - A role has a bounded number of answers at one time, until they are read (see places).

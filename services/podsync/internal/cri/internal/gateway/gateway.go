@@ -39,8 +39,8 @@ const maxMessage = 16 << 20
 // that etcd takes has less than this as a whole.
 const maxRequest = 2 << 20
 
-// streamWorkers is how many calls of one role need no goroutine of their own, whose stack would grow anew
-// with each call on its way through gRPC.
+// streamWorkers is how many calls of one role need no goroutine of their own. The stack of such a goroutine would grow
+// again with each call on its way through gRPC.
 const streamWorkers = 8
 
 // Options of a Gateway.
@@ -76,7 +76,7 @@ type Gateway struct {
 	commands map[string]int       // of probes that run, by container
 }
 
-// New checks the options and returns a gateway that serves nobody yet.
+// New checks the options and returns a gateway that serves no caller yet.
 func New(opts Options) (*Gateway, error) {
 	if opts.Runtime == nil || opts.Image == nil {
 		return nil, errors.New("the CRI gateway needs connections to the runtime's both services")
@@ -129,7 +129,7 @@ func New(opts Options) (*Gateway, error) {
 // call is left. Its error is the first of a listener that broke; it ends the others. It
 // closes the listeners, which must be unixgrpc's.
 func (g *Gateway) Run(ctx context.Context, listeners map[role.Role]net.Listener) error {
-	// A call that callers share is nobody's alone, so it is waited for here.
+	// A shared call belongs to no single caller, so it is waited for here.
 	defer g.joiner.wg.Wait()
 	group, ctx := errgroup.WithContext(ctx)
 	for r, l := range listeners {
@@ -160,8 +160,8 @@ func (g *Gateway) serve(ctx context.Context, r role.Role, l net.Listener) error 
 
 // server returns the gRPC server of one role's socket.
 func (g *Gateway) server(r role.Role) *grpc.Server {
-	// Whoever may connect reaches every method's handler, which then asks the table, so
-	// that a refusal can name role and method.
+	// Every caller that may connect reaches every method's handler, which then asks the table, so that a refusal can name
+	// role and method.
 	policy := unixgrpc.NewPolicy(nil)
 	for _, d := range descriptions {
 		for _, name := range methodNames(d) {
@@ -195,7 +195,7 @@ func methodNames(d *grpc.ServiceDesc) []string {
 	return names
 }
 
-// describe returns a service like d whose methods pass on what comes.
+// describe returns a service like d with methods that pass on what comes.
 func (g *Gateway) describe(r role.Role, d *grpc.ServiceDesc) *grpc.ServiceDesc {
 	conn := g.opts.Runtime
 	if d.ServiceName == runtimeapi.ImageService_ServiceDesc.ServiceName {

@@ -16,7 +16,7 @@ const defaultPatience = time.Second
 // the caller has seen happen since.
 //
 // So of each question at most one call is under way, and at most one waits for its end;
-// whoever asks meanwhile joins the one that waits.
+// callers that ask meanwhile join the one that waits.
 type joiner struct {
 	patience time.Duration
 	timeout  time.Duration
@@ -33,7 +33,7 @@ type round struct {
 	answer  answer
 	err     error
 	callers int
-	// ctx ends when nobody waits any more, or when the time is over.
+	// ctx ends when no caller waits any more, or when the time is over.
 	ctx    context.Context
 	cancel context.CancelFunc
 }
@@ -69,7 +69,7 @@ func (j *joiner) do(ctx context.Context, question string, send func(context.Cont
 		defer j.mu.Unlock()
 		if r.callers--; r.callers == 0 {
 			r.cancel()
-			// A call that nobody waits for must not be joined: it would be cancelled.
+			// A call without a waiting caller must not be joined: it would be cancelled.
 			if j.next[question] == r {
 				delete(j.next, question)
 			}

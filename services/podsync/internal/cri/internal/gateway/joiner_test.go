@@ -19,7 +19,7 @@ type question struct {
 
 	mu   sync.Mutex
 	sent []time.Time
-	// answers is, per asker, the number of the call whose answer it had.
+	// answers is, per caller, the number of the call that it had the answer of.
 	answers map[string]byte
 	wg      sync.WaitGroup
 }
@@ -103,7 +103,7 @@ func TestOneWhoLeavesDoesNotCancelTheOthers(t *testing.T) {
 	})
 }
 
-func TestACallThatNobodyWaitsForIsCancelled(t *testing.T) {
+func TestACallWithoutAWaitingCallerIsCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJoiner(time.Minute, time.Hour)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -151,8 +151,8 @@ func TestDifferentQuestionsAreNotJoined(t *testing.T) {
 	})
 }
 
-// TestASharedCallIsNobodys: metadata that one caller sends does not go with a call whose answer others get.
-func TestASharedCallIsNobodys(t *testing.T) {
+// TestASharedCallHasNoMetadata: metadata that one caller sends does not go with a call that others get the answer of.
+func TestASharedCallHasNoMetadata(t *testing.T) {
 	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("spoils", "the call"))
 	_, err := newJoiner(time.Minute, time.Hour).do(ctx, "list", func(ctx context.Context) (answer, error) {
 		if md, ok := metadata.FromOutgoingContext(outgoing(ctx)); ok {

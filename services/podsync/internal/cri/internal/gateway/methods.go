@@ -26,8 +26,7 @@ var (
 		"PodSandboxStats", "ListPodSandboxStats", "StreamPodSandboxStats",
 		"ListMetricDescriptors", "ListPodSandboxMetrics", "StreamPodSandboxMetrics",
 	}
-	// hello is what every CRI client asks when it connects, crictl among them. It tells
-	// nothing but names and versions.
+	// hello is what every CRI client asks when it connects, crictl among them. It contains only names and versions.
 	hello = []string{"Version"}
 )
 
@@ -85,7 +84,7 @@ func Allowed(r role.Role, fullMethod string) bool {
 	return slices.Contains(methods[r], fullMethod[strings.LastIndex(fullMethod, "/")+1:])
 }
 
-// descriptions are CRI's services, whose every method is registered.
+// descriptions are CRI's services. All of their methods are registered.
 var descriptions = []*grpc.ServiceDesc{&runtimeapi.RuntimeService_ServiceDesc, &runtimeapi.ImageService_ServiceDesc}
 
 var services = []string{runtimeapi.RuntimeService_ServiceDesc.ServiceName,

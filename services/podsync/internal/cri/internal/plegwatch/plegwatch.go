@@ -1,7 +1,7 @@
 // Package plegwatch knows when pleg last proved that it watches the runtime.
 //
 // The proofs are pleg's heartbeats, relists and hints. podsync decides from the time of the last proof whether it
-// must relist by itself. A pleg whose loop hangs, that does not relist or whose relists fail, proves nothing.
+// must relist by itself. A pleg proves nothing if its loop hangs, if it does not relist, or if its relists fail.
 package plegwatch
 
 import (
@@ -59,7 +59,7 @@ func Watch(b *bus.Client, workers Workers) *Liveness {
 	return l
 }
 
-// beat takes a heartbeat; one whose loop stands still proves nothing.
+// beat takes a heartbeat; one of a loop that stands still proves nothing.
 func (l *Liveness) beat(turns uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

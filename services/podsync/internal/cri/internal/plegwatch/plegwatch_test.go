@@ -42,7 +42,7 @@ func TestProofsOfLife(t *testing.T) {
 	})
 }
 
-// A pleg whose relists fail, or whose report comes a second time, has not looked since.
+// A pleg with failing relists, or with a report that comes a second time, has not looked since.
 func TestAFailedRelistProvesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l Liveness

@@ -22,8 +22,8 @@ type Accounts interface {
 		*authenticationv1.TokenRequest, error)
 }
 
-// identity is what a plugin is told of a pod, and what its credentials are kept under. It is empty for a plugin that is
-// told nothing.
+// identity is what a plugin gets about a pod, and the key under which its credentials are kept. It is empty for a
+// plugin that gets nothing.
 type identity struct {
 	owner       keyring.Owner
 	token       string
@@ -70,22 +70,22 @@ func identify(ctx context.Context, accounts Accounts, t *kubeletv1.ServiceAccoun
 	return id, true, nil
 }
 
-// annotationsOf returns what the plugin is told of the account; false if a required annotation is missing.
+// annotationsOf returns what the plugin gets about the account; false if a required annotation is missing.
 func annotationsOf(account *v1.ServiceAccount, t *kubeletv1.ServiceAccountTokenAttributes) (map[string]string, bool) {
-	told := map[string]string{}
+	passed := map[string]string{}
 	for _, key := range t.RequiredServiceAccountAnnotationKeys {
 		value, ok := account.Annotations[key]
 		if !ok {
 			return nil, false
 		}
-		told[key] = value
+		passed[key] = value
 	}
 	for _, key := range t.OptionalServiceAccountAnnotationKeys {
 		if value, ok := account.Annotations[key]; ok {
-			told[key] = value
+			passed[key] = value
 		}
 	}
-	return told, true
+	return passed, true
 }
 
 // flightKey is the same for those whom one run of the plugin serves.

@@ -10,13 +10,13 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/images/internal/keyring"
 )
 
-// purgeEvery is how often what has expired is dropped although nobody asks for it.
+// purgeEvery is how often what has expired is dropped without a request for it.
 const purgeEvery = 15 * time.Minute
 
 // global is the scope of credentials for all images; no image has this name.
 const global = "<global>"
 
-// cacheKey is what credentials are good for, and whose they are.
+// cacheKey is what credentials are good for, and which pods may use them.
 type cacheKey struct{ scope, account string }
 
 type cached struct {

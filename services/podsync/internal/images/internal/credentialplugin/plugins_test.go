@@ -55,7 +55,7 @@ func (a *accounts) Token(_ context.Context, _, account string, request *authenti
 	}}, a.err
 }
 
-// bench has the plugin cred, whose runs leave a line each in a file.
+// bench has the plugin cred. Each of its runs leaves a line in a file.
 type bench struct {
 	*testing.T
 	*Plugins

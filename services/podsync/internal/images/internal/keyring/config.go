@@ -72,8 +72,7 @@ func decodeAuth(field string) (username, password string, err error) {
 }
 
 // FromSecrets returns the keyring of a pod's imagePullSecrets. Secrets of other types
-// are passed over, as are those without their key; one whose content is broken is an
-// error.
+// are passed over, as are those without their key; one with broken content is an error.
 func FromSecrets(secrets []v1.Secret) (*Keyring, error) {
 	k := &Keyring{}
 	for i := range secrets {

@@ -40,9 +40,9 @@ type Records struct {
 	mu sync.Mutex
 	// underway counts the pulls of an image that run.
 	underway map[string]int
-	// unsettled are images of which a pull began whose end is not known, and since when.
+	// unsettled are images with a pull that has begun and has no known result, and since when.
 	unsettled map[string]time.Time
-	// recent are images whose records were written, or found to be right, since the images were last listed.
+	// recent are images with records that were written, or found to be right, since the images were last listed.
 	recent sets.Set[string]
 }
 
@@ -178,7 +178,7 @@ func (r *Records) record(image, ref string, more *credentials) error {
 	r.recent.Insert(ref)
 	old, err := r.find(ref)
 	if err != nil {
-		r.log.Warn("the record of an image is made anew", "imageRef", ref, logkey.Err, err)
+		r.log.Warn("the record of an image is made again", "imageRef", ref, logkey.Err, err)
 	}
 	made := &record{ImageRef: ref, CredentialMapping: map[string]credentials{}}
 	if old != nil {

@@ -384,7 +384,7 @@ func TestTidyEnds(t *testing.T) {
 	})
 }
 
-// TestUnreadableRecords: each requires a pull, which makes the record anew.
+// TestUnreadableRecords: each requires a pull, which replaces the record.
 func TestUnreadableRecords(t *testing.T) {
 	record := func(version, more string) string {
 		return `{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/` + version +

@@ -14,7 +14,7 @@ import (
 const (
 	// tidyEvery is the interval of the kubelet's image garbage collection, which prunes the records.
 	tidyEvery = 5 * time.Minute
-	// settleAfter is how long a pull whose caller is gone may still go on in the runtime.
+	// settleAfter is how long a pull may still go on in the runtime after its caller is gone.
 	settleAfter = time.Minute
 )
 
@@ -63,7 +63,7 @@ func (r *Records) tidy(ctx context.Context, images Images) error {
 	return errors.Join(append(errs, r.prune(ctx, images))...)
 }
 
-// found ends a pull whose end was not known, now that the runtime has said what it has.
+// found ends a pull with an unknown result, now that the runtime has said what it has.
 func (r *Records) found(image, ref string, since time.Time) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -75,7 +75,7 @@ func (r *Records) found(image, ref string, since time.Time) error {
 			return nil
 		}
 	} else if err := r.record(image, ref, nil); err != nil {
-		// Nobody knows with whose credentials, so the next pod needs its own.
+		// The credentials of the pull are unknown, so the next pod needs its own.
 		return err
 	}
 	delete(r.unsettled, image)

@@ -24,7 +24,7 @@ const (
 	keepAlive   = 10 * time.Second
 )
 
-// New returns the node's client. It waits for nobody.
+// New returns the node's client. It does not wait.
 func New(k *kubeletconfig.Config, tracer *tracing.Tracer) (kubernetes.Interface, error) {
 	if k.Standalone() {
 		return newOffline()

@@ -33,7 +33,7 @@ const (
 	requestsPath   = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 )
 
-// apiserver signs certificates, or denies them, for whoever has the token or a certificate of its own.
+// apiserver signs certificates, or denies them, for clients with the token or a certificate of its own.
 type apiserver struct {
 	url   string
 	caPEM []byte
@@ -83,7 +83,7 @@ func (a *apiserver) set(life time.Duration, deny bool) {
 	a.life, a.deny = life, deny
 }
 
-// seen are those whose requests were accepted, in their order.
+// seen are the users of accepted requests, in their order.
 func (a *apiserver) seen() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -124,7 +124,7 @@ func (a *apiserver) client(t *testing.T) (c *fake.Clientset, requests func() int
 	c.PrependReactor("create", "certificatesigningrequests",
 		func(action k8stesting.Action) (bool, runtime.Object, error) {
 			request := action.(k8stesting.CreateAction).GetObject().(*certificatesv1.CertificateSigningRequest)
-			// The client selects nothing: whoever waits for a request would see those before it.
+			// The client selects nothing: a waiter for a request would see those before it.
 			if n := count.Load(); n > 0 {
 				if err := c.Tracker().Delete(resource, "", name(n)); err != nil {
 					return true, nil, err
@@ -208,5 +208,5 @@ func fail(w http.ResponseWriter, code int32, reason metav1.StatusReason) {
 func reply(w http.ResponseWriter, code int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(body) // the client is told by what is missing
+	_ = json.NewEncoder(w).Encode(body) // the client sees it by what is missing
 }

@@ -33,7 +33,7 @@ const (
 	// lookPeriod is how often the clock and the end of the certificate are looked at.
 	lookPeriod = 15 * time.Second
 	// clockStep is by how much the clock may differ from the time that passed. A timer does not notice a clock that is
-	// set, or a machine that was suspended; what waits for it is begun anew.
+	// set, or a machine that was suspended; what waits for it is restarted.
 	clockStep = time.Minute
 	// warnShare is the share of a certificate's life in which it should have been renewed.
 	warnShare = 0.1
@@ -46,7 +46,7 @@ const (
 type Options struct {
 	// Kubelet is the node's configuration: the kubeconfigs, --cert-dir, rotateCertificates, serverTLSBootstrap.
 	Kubelet *kubeletconfig.Config
-	// NodeName is whose certificate is requested.
+	// NodeName is the node that the certificate is requested for.
 	NodeName string
 	// Dial connects to the API server; nil is Go's own.
 	Dial clientcert.Dial

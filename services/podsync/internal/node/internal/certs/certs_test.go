@@ -156,8 +156,7 @@ func TestTheFirstCertificateIsRequestedAndRenewed(t *testing.T) {
 	}
 }
 
-// TestARefusedRequest: a request that is denied, or whose token is no longer good, is made again. The token is read
-// again.
+// TestARefusedRequest: a request that is denied, or that has an expired token, is made again. The token is read again.
 func TestARefusedRequest(t *testing.T) {
 	t.Parallel()
 	server := newAPIServer(t)
@@ -201,7 +200,7 @@ func TestACutOffReplacement(t *testing.T) {
 	})
 }
 
-// TestARenewalThatFails is told before the certificate ends.
+// TestARenewalThatFails is reported before the certificate ends.
 func TestARenewalThatFails(t *testing.T) {
 	t.Parallel()
 	server := newAPIServer(t)

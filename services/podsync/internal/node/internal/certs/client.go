@@ -16,7 +16,7 @@ import (
 )
 
 // NewClient returns the manager of the client certificate. It is nil if the kubeconfig names no certificate of
-// --cert-dir: its credentials are somebody else's to renew.
+// --cert-dir: another program renews its credentials.
 func NewClient(o Options) (*Manager, error) {
 	if o.Kubelet.Standalone() {
 		return nil, nil
@@ -108,7 +108,7 @@ func (m *Manager) sameServer() error {
 		return nil
 	}
 	return fmt.Errorf("--bootstrap-kubeconfig=%s is of %s, and --kubeconfig=%s of %s or of another CA: restart microlet, "+
-		"which writes the kubeconfig anew", node.BootstrapKubeconfig, other.Server, node.Kubeconfig, own.Server)
+		"which rewrites the kubeconfig", node.BootstrapKubeconfig, other.Server, node.Kubeconfig, own.Server)
 }
 
 func (m *Manager) connect(kubeconfig, certDir string, dial clientcert.Dial) (kubernetes.Interface, error) {

@@ -20,7 +20,7 @@ import (
 const gateDNSOnly = "AllowDNSOnlyNodeCSR"
 
 // NewServing returns the manager of the HTTPS port's certificate, nil without serverTLSBootstrap. The certificate is
-// for what addresses returns; when that changes, a new one is requested. Somebody must approve the requests: the
+// for what addresses returns; when that changes, a new one is requested. An approver must approve the requests: the
 // controller manager does not.
 //
 // Source: kubelet, pkg/kubelet/certificate.

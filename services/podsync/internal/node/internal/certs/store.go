@@ -12,7 +12,7 @@ import (
 // has written itself.
 type store struct {
 	certificate.FileStore
-	// arrived is told of each certificate that the manager writes.
+	// arrived is called with each certificate that the manager writes.
 	arrived func(*tls.Certificate)
 
 	// mu is held while a certificate is written: it is in the files before it is known.
@@ -45,7 +45,7 @@ func (s *store) Update(cert, key []byte) (*tls.Certificate, error) {
 }
 
 // onDisk returns the certificate in the files, nil if there is none that can be read, and whether the manager does not
-// know it: somebody else has put it there.
+// know it, because another program has put it there.
 func (s *store) onDisk() (c *tls.Certificate, replaced bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -144,7 +144,7 @@ func TestACertificateThatIsReplacedByOneThatHasEnded(t *testing.T) {
 	})
 }
 
-// TestTheEndOfACertificateThatIsReplaced is told if nobody renews it.
+// TestTheEndOfACertificateThatIsReplaced is reported if it is not renewed.
 func TestTheEndOfACertificateThatIsReplaced(t *testing.T) {
 	server := newAPIServer(t)
 	n := newNode(t, server)
@@ -164,7 +164,7 @@ func TestTheEndOfACertificateThatIsReplaced(t *testing.T) {
 	})
 }
 
-// TestOwnCertificatesReplaceNothing: a renewal does not begin anew.
+// TestOwnCertificatesReplaceNothing: a renewal does not start again.
 func TestOwnCertificatesReplaceNothing(t *testing.T) {
 	server := newAPIServer(t)
 	n := newNode(t, server)
@@ -208,7 +208,7 @@ func TestStore(t *testing.T) {
 	if _, err := files.Update(server.pair(t, time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	expect("after somebody else's", true, true)
+	expect("after that of another program", true, true)
 	if _, err := s.Current(); err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ func local(ips ...string) func() ([]net.Addr, error) {
 	return func() ([]net.Addr, error) { return all, nil }
 }
 
-// TestOnlyAddressesOfTheNode: the report comes over the bus, and pods are told to talk to what it says.
+// TestOnlyAddressesOfTheNode: the report comes over the bus, and pods use the addresses in it.
 func TestOnlyAddressesOfTheNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node, interfaces := &v1.Node{}, local("192.0.2.1")

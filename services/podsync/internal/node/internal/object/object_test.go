@@ -33,7 +33,7 @@ func TestTheNewestNodeCounts(t *testing.T) {
 	early, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := o.Wait(early); err == nil {
-		t.Error("nothing was heard and nobody waited")
+		t.Error("nothing was received and the caller did not wait")
 	}
 
 	ctx, stop := context.WithCancel(t.Context())
@@ -95,7 +95,7 @@ func TestUntilTheNodeIsAsWanted(t *testing.T) {
 	short, cancel := context.WithCancel(ctx)
 	cancel()
 	if err := o.Until(short, in("never")); err == nil {
-		t.Error("the Node never was so, and nobody waited")
+		t.Error("the Node never was so, and the caller did not wait")
 	}
 }
 

@@ -1,7 +1,7 @@
-// Package podcidr tells the container runtime which addresses the pods of this node have.
+// Package podcidr passes the addresses of this node's pods on to the container runtime.
 //
 // The range is podCIDR of the configuration until the Node in the API has one. A runtime may make the configuration of
-// its network plugin from it. As with the kubelet, the runtime is told once, and again when the range changes.
+// its network plugin from it. As with the kubelet, the runtime gets them once, and again when the range changes.
 package podcidr
 
 import (
@@ -39,7 +39,7 @@ type Options struct {
 	Log  *slog.Logger
 }
 
-// Updater tells the runtime.
+// Updater calls the runtime.
 type Updater struct {
 	Options
 	wanted, sent string
@@ -48,7 +48,7 @@ type Updater struct {
 // New returns an Updater.
 func New(o Options) *Updater { return &Updater{Options: o, wanted: o.Configured} }
 
-// Run tells the runtime what it does not know yet, until ctx ends.
+// Run passes to the runtime what it does not know yet, until ctx ends.
 func (u *Updater) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		u.send(ctx)

@@ -13,7 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// runtime fails as often as it is told to, and records what it takes.
+// runtime fails as often as configured, and records what it takes.
 type runtime struct {
 	mu    sync.Mutex
 	fails int
@@ -32,7 +32,7 @@ func (r *runtime) UpdatePodCIDR(_ context.Context, cidr string) error {
 	return nil
 }
 
-// node is one whose ranges are sent to its channel.
+// node is a node with ranges that are sent to its channel.
 type node struct {
 	changes chan []string
 	now     v1.Node

@@ -43,8 +43,7 @@ type Options struct {
 	Writer     Writer
 	Known      Known
 	Heartbeats Heartbeats
-	// Changed is called with each pod whose assignment was made, found again or changed; it must not
-	// block.
+	// Changed is called with each pod when its assignment was made, found again or changed; it must not block.
 	Changed func(uid types.UID)
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
@@ -170,7 +169,7 @@ func (a *Assigner) assign() (again time.Time) {
 			a.o.Changed(types.UID(uid))
 		}
 	}()
-	// What an earlier podsync assigned is found again before anything is assigned anew.
+	// What an earlier podsync assigned is found again before anything new is assigned.
 	if !a.begun && !a.o.Known.Synced() {
 		return again
 	}

@@ -74,10 +74,10 @@ func TestBalanceIsEvenAndMovesLittle(t *testing.T) {
 		}
 	}
 	if got := Balance(weights, left, nil, nil); !maps.Equal(got, left) {
-		t.Error("pods moved while nobody lives")
+		t.Error("pods moved while no replica lives")
 	}
 	if got := Balance(weights, nil, nil, nil); len(got) != 0 {
-		t.Errorf("pods were assigned to nobody: %v", got)
+		t.Errorf("pods were assigned to no replica: %v", got)
 	}
 }
 
@@ -443,7 +443,7 @@ func TestLostAgainIsLostSinceTheFirst(t *testing.T) {
 	})
 }
 
-// Nobody else being there, the one that does not stay has all pods whenever it lives.
+// Without another replica, the one that does not stay has all pods whenever it lives.
 func TestTheOnlyReplicaHasAllPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newScene(t, newBus(), 3)
@@ -476,7 +476,7 @@ func TestALoopThatStandsStill(t *testing.T) {
 	})
 }
 
-func TestNobodyDiesWhileTheBusIsAway(t *testing.T) {
+func TestNoReplicaDiesWhileTheBusIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newScene(t, newBus(), 4)
 		stop0, stop1 := s.beating("0", 1), s.beating("1", 2)

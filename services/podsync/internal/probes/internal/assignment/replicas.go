@@ -16,8 +16,7 @@ const (
 	// hungAfter is how long a replica's loop may show no turn: nearly two of its heartbeats, so that
 	// one which hangs is found within 10 s.
 	hungAfter = 9 * time.Second
-	// comeback is what a replica whose connection was lost has to be there again, as after a restart,
-	// before its pods move.
+	// comeback is how long a replica with a lost connection has to come back, as after a restart, before its pods move.
 	comeback = 700 * time.Millisecond
 	// settled is how old a process must have become for its end to be a restart's. One that ends
 	// younger ends for a reason that its successor will meet too: its pods move at once.
@@ -77,7 +76,7 @@ func (r *replicas) alive() (names, takers []string, again time.Time, known bool)
 	defer r.mu.Unlock()
 	now := time.Now()
 	if !r.beats.Synced() {
-		// Nobody grows old while nobody can be heard, and who was lost was lost with the bus.
+		// While the bus is away, no replica gets older, and a lost replica was lost with the bus.
 		clear(r.gone)
 		for name, s := range r.seen {
 			s.at = now

@@ -1,6 +1,6 @@
-// Package inhibitor makes logind delay a shutdown of the machine until it is told that it may go on.
+// Package inhibitor makes logind delay a shutdown of the machine until it may go on.
 //
-// It holds a delay inhibitor, has logind wait for it as long as the node's pods may take, and takes it anew when a
+// It holds a delay inhibitor, has logind wait for it as long as the node's pods may take, and takes it again when a
 // shutdown was cancelled. The supervisor of this process has a copy of it, so that the machine does not go down while
 // this process restarts: logind gives no new inhibitor during a shutdown.
 package inhibitor
@@ -78,7 +78,7 @@ func New(o Options) *Inhibitor {
 	return i
 }
 
-// show sets the gauge. The caller holds mu, or nobody else has the inhibitor yet.
+// show sets the gauge. The caller holds mu, or nothing else has the inhibitor yet.
 func (i *Inhibitor) show() {
 	i.held.Set(0)
 	if i.file != nil {

@@ -1,4 +1,4 @@
-// Package manager ends the pods of a node whose machine shuts down, in phases by priority.
+// Package manager ends the pods of a node in phases by priority when its machine shuts down.
 //
 // Each phase has its own period. It is over when its pods have ended, have given back what they held, and the API
 // server has acknowledged their status; or when its period is over. No pod is admitted meanwhile. How far a shutdown is
@@ -306,12 +306,12 @@ func (m *Manager) endPhase(ctx context.Context, i int, deadline time.Time, asked
 // leftPod is a pod that keeps its phase from being over.
 type leftPod struct {
 	pod *v1.Pod
-	// ends: it is to be ended. It is false for a pod whose admission is not decided yet.
+	// ends: it is to be ended. It is false for a pod without a decision about its admission.
 	ends bool
 }
 
-// remaining are the pods of the phases up to i whose end is not complete. Those that did not end in the period of their
-// own phase keep the last phase alone.
+// remaining are the pods of the phases up to i that have not ended completely. Those that did not end in the period of
+// their own phase keep the last phase alone.
 func (m *Manager) remaining(i int, asked map[types.UID]bool) []leftPod {
 	var left []leftPod
 	last := len(m.o.Phases) - 1

@@ -309,7 +309,7 @@ func TestAKilledPodsyncContinues(t *testing.T) {
 		defer stop()
 		m.Changed(true)
 		if len(events.Events) != 0 {
-			t.Errorf("the shutdown is told again: %q", <-events.Events)
+			t.Errorf("the shutdown is reported again: %q", <-events.Events)
 		}
 		for name, ends := range map[types.UID]bool{"low": true, "high": true, "critical": false} {
 			if got := m.Ends(n.pods[name].Pod); (got != nil) != ends {
@@ -332,7 +332,7 @@ func TestAKilledPodsyncContinues(t *testing.T) {
 	})
 }
 
-// cutOff begins a shutdown whose pod takes too long, and kills podsync 3 s later. The state has no end.
+// cutOff begins a shutdown with a pod that takes too long, and kills podsync 3 s later. The state has no end.
 func cutOff(t *testing.T, path string) {
 	t.Helper()
 	n := newNode(podOf("stubborn", 2_000_000_000, 60, time.Minute))

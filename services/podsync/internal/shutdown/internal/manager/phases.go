@@ -55,7 +55,7 @@ func Total(phases []Phase) time.Duration {
 	return total
 }
 
-// phaseOf is the phase in which a pod ends: the last one whose priority the pod reaches.
+// phaseOf is the phase in which a pod ends: the last one with a priority that the pod reaches.
 func phaseOf(phases []Phase, p *v1.Pod) int {
 	var priority int32
 	if p.Spec.Priority != nil {

@@ -64,7 +64,7 @@ func (a *apiserver) get(name string) *v1.Pod {
 	return a.pods[name].DeepCopy()
 }
 
-// change lets somebody else write to a pod.
+// change lets another client write to a pod.
 func (a *apiserver) change(name string, f func(*v1.Pod)) *v1.Pod {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -25,7 +25,7 @@ type Client interface {
 	GetPod(ctx context.Context, namespace, name string) (*v1.Pod, error)
 }
 
-// NewClient makes a Client of a clientset, whose rate limit then holds for status patches too.
+// NewClient makes a Client of a clientset. The rate limit of the clientset then holds for status patches too.
 func NewClient(c kubernetes.Interface) Client { return clientset{c} }
 
 type clientset struct{ kubernetes.Interface }

@@ -104,7 +104,7 @@ func (m *Manager) write(ctx context.Context, e *entry, p *v1.Pod, want *v1.PodSt
 	return nil
 }
 
-// remove deletes a pod whose final status has arrived.
+// remove deletes a pod after its final status has arrived.
 func (m *Manager) remove(ctx context.Context, e *entry) error {
 	m.mu.Lock()
 	p, deletable := e.pod, e.deletable()

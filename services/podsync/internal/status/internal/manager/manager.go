@@ -54,7 +54,7 @@ type Manager struct {
 	traces  *trace.Traces
 	log     *slog.Logger
 	metrics *managerMetrics
-	wake    chan struct{} // tells the clock that something is due sooner
+	wake    chan struct{} // wakes the clock when something is due sooner
 
 	mu      sync.Mutex
 	work    *sync.Cond // signalled when a queue grows or the manager ends
@@ -200,7 +200,7 @@ func (m *Manager) UpdateFromAPI(p *v1.Pod) {
 }
 
 // isBack reports whether a pod that the watch brings was gone before. After our deletion the watch may still bring what
-// was there before it, and the object that finalizers keep, whose grace period is 0.
+// was there before it, and the object that finalizers keep, with a grace period of 0.
 func (e *entry) isBack(p *v1.Pod) bool {
 	grace := p.DeletionGracePeriodSeconds
 	return e.missing && !older(p, e.pod) || e.deleted && older(e.pod, p) && (grace == nil || *grace != 0)
@@ -231,7 +231,7 @@ func (m *Manager) Delivered(uid types.UID) bool {
 	return e != nil && e.want != nil && e.delivered == e.version
 }
 
-// Pending counts the pods whose newest status, or deletion, has not arrived.
+// Pending counts the pods with a newest status, or a deletion, that has not arrived.
 func (m *Manager) Pending() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -356,7 +356,7 @@ func (m *Manager) wakeAt(e *entry, due time.Time) {
 	}
 }
 
-// clock hands pods to the workers whose time has come.
+// clock hands pods that are due to the workers.
 func (m *Manager) clock(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

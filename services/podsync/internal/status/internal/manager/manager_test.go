@@ -229,7 +229,7 @@ func TestTerminatedIsDeleted(t *testing.T) {
 		m.Terminated(p, ended(p))
 		settle(time.Minute)
 		if a.count("delete web") != 0 || a.get("web").Status.Phase != v1.PodSucceeded {
-			t.Fatal("a pod that nobody deletes is deleted, or its phase is wrong")
+			t.Fatal("a pod without a deletion is deleted, or its phase is wrong")
 		}
 		failing := true
 		a.trouble = func(verb, _ string) error {
@@ -308,7 +308,7 @@ func TestSomebodyElseWrites(t *testing.T) {
 		}
 		settle(2 * time.Second)
 		if got := a.get("web").Status.PodIP; got != "10.0.0.2" {
-			t.Errorf("what somebody else wrote stays: %s", got)
+			t.Errorf("what another client wrote stays: %s", got)
 		}
 		stale := p
 		m.UpdateFromAPI(stale)

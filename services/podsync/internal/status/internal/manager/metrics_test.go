@@ -20,7 +20,7 @@ func TestTerminationsAreCounted(t *testing.T) {
 	}
 	p := testPod("a")
 	p.Spec.InitContainers = []v1.Container{{Name: "i"}}
-	for range 3 { // telling it again counts nothing
+	for range 3 { // the same report again counts nothing
 		m.Set(p, status.Generate(p, ready(ctr("2", "a", dead, 1), ctr("1", "i", dead, 0)), inputs()))
 	}
 	for labels, want := range map[[3]string]float64{

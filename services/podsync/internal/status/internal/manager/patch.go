@@ -15,7 +15,8 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 )
 
-// merged is the status to write: ours, with what others wrote into the API's and what the API takes back of nobody.
+// merged is the status to write: ours, with what others wrote into that of the API, and with what the API never lets a
+// client withdraw.
 func merged(p *v1.Pod, want *v1.PodStatus) *v1.PodStatus {
 	api, s := &p.Status, want.DeepCopy()
 	s.ResourceClaimStatuses = api.ResourceClaimStatuses

@@ -10,9 +10,9 @@ import (
 )
 
 // keepEnds leaves those containers as the API has them that ended for good by its word, and of which s says otherwise.
-// That happens in truth: a lost sandbox makes the init containers of a pod run again whose restartPolicy is OnFailure,
-// and a container whose state the runtime has lost is started again. The API refuses such a status whole, so that
-// nothing of the pod would be reported any more, and a pod that is being deleted would stay for ever.
+// That happens in truth: a lost sandbox makes the init containers of a pod with restartPolicy OnFailure run again, and
+// a container is started again if the runtime has lost its state. The API refuses such a status whole, so that nothing
+// of the pod would be reported any more, and a pod that is being deleted would stay for ever.
 func keepEnds(p *v1.Pod, api, s *v1.PodStatus) {
 	if decide.CouldRestartAll(p) { // the API lets those go back
 		return
