@@ -14,7 +14,7 @@ func containerTraits() []trait {
 		{name: "args", apply: func(g *Generator, p *corev1.Pod) {
 			c := main(p)
 			c.Env = append(c.Env, corev1.EnvVar{Name: "WHO", Value: "world"})
-			c.Args = []string{"unused", "hello $(WHO)", "$$(WHO)", "$(NOBODY)"}
+			c.Args = []string{"unused", "hello $(WHO)", "$$(WHO)", "$(UNSET)"}
 		}},
 		{name: "workingDir", apply: func(g *Generator,
 			p *corev1.Pod) {

@@ -17,13 +17,13 @@ func podTraits() []trait {
 			apply: func(g *Generator, p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(true) }},
 		{name: "host IPC", alone: "network", apply: func(g *Generator, p *corev1.Pod) { p.Spec.HostIPC = true }},
 		{name: "host name", alone: "name", apply: func(g *Generator, p *corev1.Pod) {
-			p.Spec.Hostname, p.Spec.Subdomain = "somebody", one(g, "", "podgen-web")
+			p.Spec.Hostname, p.Spec.Subdomain = "renamed", one(g, "", "podgen-web")
 		}},
 		{name: "FQDN", alone: "name", apply: func(g *Generator, p *corev1.Pod) {
-			p.Spec.Hostname, p.Spec.Subdomain, p.Spec.SetHostnameAsFQDN = "somebody", "podgen-web", new(true)
+			p.Spec.Hostname, p.Spec.Subdomain, p.Spec.SetHostnameAsFQDN = "renamed", "podgen-web", new(true)
 		}},
 		{name: "other host name", alone: "name network", apply: func(g *Generator, p *corev1.Pod) {
-			p.Spec.HostnameOverride = new("somebody.else.example")
+			p.Spec.HostnameOverride = new("renamed.example")
 		}},
 		{name: "aliases", apply: func(g *Generator, p *corev1.Pod) {
 			p.Spec.HostAliases = []corev1.HostAlias{{IP: "10.9.8.7", Hostnames: []string{"seven", "sieben"}},

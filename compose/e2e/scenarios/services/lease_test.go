@@ -14,7 +14,7 @@ import (
 )
 
 // TestLeaseEndsWhenPodsyncHangs: the Lease says that the node works, so it is renewed no longer when
-// podsync has hung for a minute, and again as soon as it turns.
+// podsync has hung for a minute, and again as soon as its loop goes on.
 func TestLeaseEndsWhenPodsyncHangs(t *testing.T) {
 	const (
 		earliest = 45 * time.Second // what TestStops shows to be borne

@@ -104,7 +104,7 @@ func TestIssueRefusesEmptyRequests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, req := range []Request{{Client: true}, {CommonName: "nobody"}} {
+	for _, req := range []Request{{Client: true}, {CommonName: "no-usage"}} {
 		if _, err := ca.Issue(req, now); err == nil {
 			t.Errorf("%+v was signed", req)
 		}
