@@ -64,8 +64,8 @@ func (c *Config) listening(s *Server) string {
 	return "listening on " + c.Service.BusSocket()
 }
 
-// watch is the bus's own loop: it turns while the server can serve, and ends the process when it cannot,
-// so that the supervisor starts a new one on the same store.
+// watch is the bus's own loop: it goes on while the server can serve, and ends the process when the server cannot, so
+// that the supervisor starts a new one on the same store.
 func watch(ctx context.Context, server *Server, turn func()) error {
 	t := time.NewTicker(turnPeriod)
 	defer t.Stop()

@@ -191,7 +191,7 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 	}
 	for want, alter := range map[string]func(*Options){
 		"absolute":     func(o *Options) { o.Socket = "nowhere" },
-		"unknown role": func(o *Options) { o.Role = "nobody" },
+		"unknown role": func(o *Options) { o.Role = "unknown" },
 		"replica":      func(o *Options) { o.Replica = "a.b" },
 		"seed file":    func(o *Options) { o.SeedFile = "" },
 		"no such file": func(o *Options) { o.SeedFile = dir + "/absent" },

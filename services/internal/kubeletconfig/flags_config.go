@@ -208,7 +208,7 @@ var configFlags = []configFlag{
 	{"node-status-max-images", "nodeStatusMaxImages", func(c *kc) any { return c.NodeStatusMaxImages },
 		"Images in the node's status; -1 for all."},
 	{"kernel-memcg-notification", "kernelMemcgNotification", func(c *kc) any { return &c.KernelMemcgNotification },
-		"Let the kernel tell of memory pressure instead of polling."},
+		"Let the kernel notify of memory pressure instead of polling."},
 	{"local-storage-capacity-isolation", "localStorageCapacityIsolation",
 		func(c *kc) any { return c.LocalStorageCapacityIsolation }, "Account and limit local ephemeral storage."},
 	{"max-open-files", "maxOpenFiles", func(c *kc) any { return &c.MaxOpenFiles }, "Files that the node agent may open."},

@@ -123,8 +123,8 @@ func TestRootIsBelievedWhereOnlyRootMaySend(t *testing.T) {
 		defer close(sent)
 		// The thread ends with this goroutine, and its user with it.
 		runtime.LockOSThread()
-		const nobody = 65534
-		if _, _, err := unix.RawSyscall(unix.SYS_SETRESUID, nobody, nobody, nobody); err != 0 {
+		const stranger = 65534
+		if _, _, err := unix.RawSyscall(unix.SYS_SETRESUID, stranger, stranger, stranger); err != 0 {
 			t.Error(err)
 			return
 		}

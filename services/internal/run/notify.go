@@ -16,7 +16,7 @@ const (
 	NotifyReady = "READY=1"
 	// NotifyStopping says that the service ends on purpose.
 	NotifyStopping = "STOPPING=1"
-	// NotifyWatchdog says that the service's own loops turn.
+	// NotifyWatchdog says that the service's own loops do not hang.
 	NotifyWatchdog = "WATCHDOG=1"
 	// NotifyStatus begins a line for the operator.
 	NotifyStatus = "STATUS="

@@ -180,7 +180,7 @@ func (s *Service) feedWatchdog(ctx context.Context) error {
 	}
 }
 
-// watchHealth turns the gRPC health as the pulse stops and comes back, once the service is ready.
+// watchHealth changes the gRPC health as the pulse stops and comes back, once the service is ready.
 func (s *Service) watchHealth(ctx context.Context) error {
 	t := time.NewTicker(time.Second)
 	defer t.Stop()

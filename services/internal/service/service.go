@@ -41,7 +41,7 @@ type Service struct {
 	GRPC *grpc.Server
 	// Health is served on it; Ready sets it.
 	Health *health.Server
-	// Pulse is turned by the service's own main loop.
+	// Pulse counts the rounds of the service's own main loop.
 	Pulse *Pulse
 	// Tracer records the spans of the service; nil where the node does not trace.
 	Tracer *tracing.Tracer
@@ -170,9 +170,9 @@ func (s *Service) Go(name string, f func(ctx context.Context) error) {
 	s.group.Go(name, f)
 }
 
-// Started says that the loop of a service turns which does not do all of its work before others are there, such as a
-// source of pods: READY to the supervisor, which is not to count that as a failed start. Its health stays NOT_SERVING
-// until Ready. The status is for the operator.
+// Started reports READY to the supervisor for a service with a running loop that waits for others before it does all of
+// its work, such as a source of pods. The supervisor must not count that as a failed start. Its health stays
+// NOT_SERVING until Ready. The status is for the operator.
 func (s *Service) Started(status string) { s.notify(run.NotifyReady, run.NotifyStatus+status) }
 
 // Ready says that the service does its work: READY to the supervisor, SERVING to who asks for its

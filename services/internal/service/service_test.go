@@ -214,7 +214,7 @@ func TestWatchdogIsFedOnlyWhileThePulseTurns(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
 		if fed == before {
-			t.Error("not fed again when the loop turned again")
+			t.Error("not fed again when the loop went on")
 		}
 		cancel()
 		if err := <-done; err != nil {

@@ -45,7 +45,7 @@ type host struct {
 	cloudProvider string
 }
 
-// podsync answers for its health; its dispatcher turns unless it hangs.
+// podsync answers for its health; its dispatcher works unless it hangs.
 type podsync struct {
 	podsyncv1.UnimplementedPodsyncServiceServer
 	mu    sync.Mutex

@@ -95,9 +95,9 @@ type Options struct {
 	// Measure measures the one pod that is to be evicted for a limit.
 	Measure Measure
 	Node    Node
-	// Report is given the pressure at each turn.
+	// Report gets the pressure in each round of the loop.
 	Report func(Pressure)
-	// Turned is called at each turn of the loop.
+	// Turned is called in each round of the loop.
 	Turned  func()
 	Metrics *Metrics
 	Log     *slog.Logger

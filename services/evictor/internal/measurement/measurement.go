@@ -79,7 +79,7 @@ type call struct {
 	pod   *v1.Pod
 	began time.Time
 	done  chan struct{}
-	// long and gaveWay are under the lock: it takes longer than a turn, and it ended for others.
+	// long and gaveWay are under the lock: it takes longer than turn, and it ended for others.
 	long, gaveWay bool
 }
 

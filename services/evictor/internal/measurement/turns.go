@@ -11,7 +11,7 @@ import (
 const (
 	// turn is how long a measurement may take that is to leave its place to others in time. One that takes longer is long.
 	turn = time.Minute
-	// maxLong is how many of those under way may be long, so that the others never wait for more than a turn.
+	// maxLong is how many of those under way may be long, so that the others never wait longer than turn.
 	maxLong = maxUnder - 1
 	// keptLong is how long a pod counts as one that takes long to measure.
 	keptLong = time.Hour

@@ -19,8 +19,8 @@ type Task struct {
 	running chan struct{} // closed when it has ended; nil before the first start
 }
 
-// Run starts each task at once and then at its period, until ctx ends. turned is called as the loop turns. It waits for
-// the running tasks. Their context has ended.
+// Run starts each task at once and then at its period, until ctx ends. turned is called in each round of the loop. It
+// waits for the running tasks. Their context has ended.
 func Run(ctx context.Context, turned func(), tasks ...*Task) error {
 	var all sync.WaitGroup
 	defer all.Wait()

@@ -72,7 +72,7 @@ var badInputs = []badInput{
 	{"up --placement=both", []string{`placement is "both"`, "processes"}},
 	{"up --prober-replicas=0", []string{"prober-replicas is 0"}},
 	{"up --prober-replicas=2 --placement=single", []string{"prober-replicas is 2", "single"}},
-	{"up --external=nobody", []string{`"nobody"`, "prober"}},
+	{"up --external=unknown", []string{`"unknown"`, "prober"}},
 	{"up --peer-cgroups=x", []string{`peer-cgroups has "x"`}},
 	{`up --peer-cgroups="`, []string{"--peer-cgroups", "quotes"}},
 	{"up --runtime-calls=0", []string{"runtime-calls=0"}},

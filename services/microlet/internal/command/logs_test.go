@@ -20,7 +20,7 @@ func (u *fakeUp) ReadLogs(r *supervisorv1.ReadLogsRequest,
 	if r.GetProcess() == "stats" {
 		return status.Error(codes.NotFound, `"stats" does not run on this node`)
 	}
-	if r.GetWord() == "nobody" {
+	if r.GetWord() == "absent" {
 		return nil
 	}
 	lines := [][]byte{[]byte("one\t\x1b[2J\xff"), []byte("two")}
@@ -56,8 +56,8 @@ func TestLogs(t *testing.T) {
 	if r, _ := u.got(); err != nil || r.GetTail() != -1 {
 		t.Errorf("%v, asked %v", err, r)
 	}
-	out, err = executeAll(t, []string{"logs", "--pod=nobody", "--runtime-dir=" + dir})
-	if err != nil || !strings.HasPrefix(out, "none of the newest lines names pod nobody; see") {
+	out, err = executeAll(t, []string{"logs", "--pod=absent", "--runtime-dir=" + dir})
+	if err != nil || !strings.HasPrefix(out, "none of the newest lines names pod absent; see") {
 		t.Errorf("%v, %q", err, out)
 	}
 	for _, c := range []struct {

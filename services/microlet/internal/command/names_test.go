@@ -19,8 +19,8 @@ func TestNamesOfCommands(t *testing.T) {
 		want string
 	}{
 		{[]string{"statsu"}, `"statsu" is no command: did you mean microlet sta`},
-		{[]string{"nobody"}, `"nobody" is no command: see microlet --help`},
-		{[]string{"help", "nobody"}, `"nobody" is no command: see microlet --help`},
+		{[]string{"unknown"}, `"unknown" is no command: see microlet --help`},
+		{[]string{"help", "unknown"}, `"unknown" is no command: see microlet --help`},
 		{[]string{"help", "up", "more"}, `"more" is no command: see microlet up --help`},
 		{[]string{"completion", "bahs"}, `"bahs" is no command: did you mean microlet completion bash?`},
 		{[]string{"completion", "bash", "extra"}, `"extra" is no flag`},

@@ -189,7 +189,7 @@ func TestCommands(t *testing.T) {
 	if _, err := execute(t, "up", "--no-such-flag"); err == nil || !strings.Contains(err.Error(), "no-such-flag") {
 		t.Errorf("an unknown flag: %v", err)
 	}
-	if _, err := execute(t, "nobody"); err == nil {
+	if _, err := execute(t, "unknown"); err == nil {
 		t.Error("an unknown service was accepted")
 	}
 }

@@ -42,7 +42,7 @@ func TestRestart(t *testing.T) {
 			got.LastExit != restartAsked {
 			t.Errorf("%d starts of pleg, %d of bus: %+v", l.started("pleg"), l.started("bus"), got)
 		}
-		if err := s.Restart("nobody"); !errors.Is(err, ErrUnknownProcess) {
+		if err := s.Restart("unknown"); !errors.Is(err, ErrUnknownProcess) {
 			t.Errorf("of an unknown process: %v", err)
 		}
 	})

@@ -95,7 +95,7 @@ type Options struct {
 	Log *slog.Logger
 	// Metrics gets the counts of restarts and kills. Nil counts nowhere.
 	Metrics prometheus.Registerer
-	// OnTurn is called as the supervisor's own loop turns, once a second.
+	// OnTurn is called in each round of the supervisor's own loop, once a second.
 	OnTurn func()
 	// OnReady is called once, when every process was ready or ReadyWait is over.
 	OnReady func(status string)

@@ -76,7 +76,7 @@ func (s *Supervisor) start(ctx context.Context) []*keeper {
 	return s.keepers
 }
 
-// watch turns until the context ends.
+// watch runs until the context ends.
 func (s *Supervisor) watch(ctx context.Context, readyBy time.Time) {
 	t := time.NewTimer(untilLook(time.Now()))
 	defer t.Stop()

@@ -6,8 +6,8 @@ import (
 )
 
 const (
-	// tick is the time between two looks of a keeper at the watchdog of its process, and between two turns
-	// of the supervisor's own loop. All look at the same time, so that the process wakes once for all looks.
+	// tick is the time between two looks of a keeper at the watchdog of its process, and between two rounds of the
+	// supervisor's own loop. All look at the same time, so that the process wakes once for all looks.
 	tick = time.Second
 
 	// ownGap between two looks means that the supervisor itself stood still: it was stopped, or the

@@ -25,10 +25,10 @@ const (
 )
 
 const (
-	// defaultWatchdog is far above the 2 s at which every service's loop turns, and low enough that
-	// a hung service is back within 15 s.
+	// defaultWatchdog is far above the 2 s of a round of every service's loop, and low enough that a hung service is back
+	// within 15 s.
 	defaultWatchdog = 10 * time.Second
-	// minWatchdog leaves a loop that turns every 2 s room for a slow processor.
+	// minWatchdog leaves a loop with a round every 2 s room for a slow processor.
 	minWatchdog = 5 * time.Second
 	// stopTimeout is above what the supervisor takes to stop all.
 	stopTimeout = 14 * time.Second

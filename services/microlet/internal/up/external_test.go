@@ -87,7 +87,7 @@ func TestRestartByRequest(t *testing.T) {
 	s := newServer(&cfg, accounts{{Name: "podsync"}}, nil, nil)
 	for name, want := range map[string]codes.Code{
 		"podsync": codes.OK, "prober": codes.FailedPrecondition, "prober.1": codes.FailedPrecondition,
-		"up": codes.FailedPrecondition, "nobody": codes.NotFound, "": codes.NotFound,
+		"up": codes.FailedPrecondition, "absent": codes.NotFound, "": codes.NotFound,
 	} {
 		_, err := s.RestartProcess(t.Context(), &supervisorv1.RestartProcessRequest{Process: name})
 		if status.Code(err) != want {

@@ -119,8 +119,8 @@ func TestCgroupThatCannotBeEntered(t *testing.T) {
 	}
 }
 
-// TestACgroupOfSomebodyElse keeps the controllers of what is below it: the process stays where it is instead.
-func TestACgroupOfSomebodyElse(t *testing.T) {
+// TestACgroupOfAnotherProgram keeps the controllers of what is below it: the process stays where it is instead.
+func TestACgroupOfAnotherProgram(t *testing.T) {
 	cgrouptest.OnUnified(t, func(t *testing.T) {
 		name := fmt.Sprintf("microlet-test-%d-foreign", os.Getpid())
 		dir := filepath.Join(unifiedMount, name)

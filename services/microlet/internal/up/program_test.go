@@ -56,7 +56,7 @@ func TestPrograms(t *testing.T) {
 }
 
 // A folder may be one that all users can write to. What another user has put there is not run.
-func TestAProgramOfSomebodyElse(t *testing.T) {
+func TestAProgramOfAnotherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root: it gives files to other users")
 	}

@@ -82,7 +82,7 @@ func (s *single) turn(ctx context.Context) error {
 			}
 			s.self.Ready(status)
 		}
-		// After a stop of the whole process every loop needs a moment to turn.
+		// After a stop of the whole process, every loop needs a moment for its next round.
 		whole := time.Since(looked) > 4*singleTurn
 		looked = time.Now()
 		if s.config.Watchdog == 0 || whole {

@@ -14,8 +14,8 @@ import (
 	"github.com/microlet/microlet/services/nodeapi/internal/scrape"
 )
 
-// healthz speaks of the core alone: that this process answers, and that podsync's loop turns. A helper
-// that is away must not be a reason to restart the node.
+// healthz speaks of the core alone: that this process answers, and that podsync's loop does not hang. A helper that is
+// away must not be a reason to restart the node.
 func (s *Server) healthz(w http.ResponseWriter, r *http.Request) {
 	var lines []string
 	ok := true

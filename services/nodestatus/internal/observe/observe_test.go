@@ -23,7 +23,7 @@ import (
 	"github.com/microlet/microlet/services/nodestatus/internal/node"
 )
 
-// fakePodsync turns, hangs or is away, as seen by its heartbeat and by its socket.
+// fakePodsync works, hangs or is away, as seen by its heartbeat and by its socket.
 type fakePodsync struct {
 	mu     sync.Mutex
 	turns  uint64 // of its dispatcher
@@ -42,7 +42,7 @@ func (f *fakePodsync) set(change func(*fakePodsync)) {
 	change(f)
 }
 
-// run turns the dispatcher every second and puts a heartbeat every 5 s.
+// run counts a round of the dispatcher every second and puts a heartbeat every 5 s.
 func (f *fakePodsync) run(ctx context.Context) {
 	for i := 0; ; i++ {
 		select {
@@ -84,7 +84,7 @@ func (f *fakePodsync) GetHealth(ctx context.Context, _ *podsyncv1.GetHealthReque
 	return &podsyncv1.GetHealthResponse{Turns: turns, IdleMilliseconds: idle.Milliseconds()}, nil
 }
 
-// inBubble runs test in virtual time, with a podsync that turns and a judge that looks every 2 s.
+// inBubble runs test in virtual time, with a podsync that works and a judge that looks every 2 s.
 func inBubble(t *testing.T, test func(t *testing.T, f *fakePodsync, p *Podsync)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -303,7 +303,7 @@ func TestReady(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := &fakePodsync{last: time.Now(), turns: 1}
 				p := NewPodsync(f.heartbeat, f)
-				p.Look(t.Context()) // podsync turns
+				p.Look(t.Context()) // podsync works
 				r := NewReady(p)
 				if c.assume {
 					r.Assume()

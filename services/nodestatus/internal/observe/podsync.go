@@ -21,7 +21,7 @@ const (
 	PodsyncSlack = time.Minute
 	// heartbeatPatience is how long the heartbeat may stand still before podsync itself is asked.
 	heartbeatPatience = 7 * time.Second
-	// idleAllowed is how long podsync's dispatcher may say that it has not turned. It turns every 2 s.
+	// idleAllowed is how long podsync's dispatcher may report no round. It does a round every 2 s.
 	idleAllowed = 10 * time.Second
 	// askTimeout bounds one question.
 	askTimeout = 2 * time.Second
@@ -37,7 +37,8 @@ type HealthClient interface {
 
 var _ HealthClient = (podsyncv1.PodsyncServiceClient)(nil)
 
-// Podsync reports whether podsync's dispatcher turns: by its heartbeat, and where that stands still, by asking it.
+// Podsync reports whether podsync's dispatcher works: by its heartbeat, and by a request when the heartbeat stands
+// still.
 type Podsync struct {
 	heartbeat func() *busv1.Heartbeat
 	client    HealthClient
@@ -76,7 +77,7 @@ func (p *Podsync) Look(ctx context.Context) {
 		p.turns, p.answered = answer.GetTurns(), true
 		p.prove(time.Now())
 	default:
-		p.problem = fmt.Errorf("podsync's dispatcher has not turned for %v", idle)
+		p.problem = fmt.Errorf("podsync's dispatcher has hung for %v", idle)
 	}
 }
 
@@ -104,7 +105,7 @@ func (p *Podsync) prove(now time.Time) {
 	p.seen, p.proven, p.problem = true, now, nil
 }
 
-// Turns reports nil while podsync turns, as far as is known. The error says since when it does not.
+// Turns returns nil while podsync's dispatcher works, as far as is known. The error says since when it does not.
 func (p *Podsync) Turns() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -116,7 +117,7 @@ func (p *Podsync) Turns() error {
 		p.problem)
 }
 
-// Seen reports whether podsync was seen turning in this service's life.
+// Seen reports whether podsync was seen working in this service's life.
 func (p *Podsync) Seen() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

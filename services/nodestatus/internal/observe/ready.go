@@ -85,7 +85,7 @@ func (r *Ready) Observe(connected bool, runtime Value[*podsyncv1.Runtime], relis
 	if runtime.Known {
 		r.last = runtime.Message
 		// podsync puts this on change. So a value without an error stands for as long as podsync
-		// turns, which Podsync judges; an error makes it older from when it came.
+		// works, which Podsync judges; an error makes it older from when it came.
 		if runtime.Message.GetError() == "" && connected {
 			r.runtime = held{ever: true, good: now}
 		}

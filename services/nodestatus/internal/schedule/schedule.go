@@ -14,7 +14,7 @@ import (
 	"github.com/microlet/microlet/services/internal/signal"
 )
 
-// turn is how often the loop turns when nothing is due.
+// turn is the period of the loop when nothing is due.
 const turn = time.Second
 
 // Never is what a job returns that is not to be run again unless it is kicked.
@@ -45,7 +45,7 @@ type Loop struct {
 	jobs map[string]*state
 }
 
-// New returns a loop without jobs. turned is called at each turn, at least once a second.
+// New returns a loop without jobs. turned is called in each round, at least once a second.
 func New(turned func()) *Loop {
 	return &Loop{turned: turned, kicks: signal.New(), jobs: map[string]*state{}}
 }
@@ -103,7 +103,7 @@ func (l *Loop) Run(ctx context.Context) error {
 	}
 }
 
-// startDue starts what is due, and returns the pause until something else is, or until the next turn.
+// startDue starts what is due, and returns the pause until something else is, or until the next round.
 func (l *Loop) startDue(ctx context.Context, running *sync.WaitGroup) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -71,7 +71,7 @@ type Options struct {
 	Sink     Sink
 	// Reported is called from the loop with each Report; it must not block.
 	Reported func(Report)
-	// Turned is called at each turn of the loop, at least once a second.
+	// Turned is called in each round of the loop, at least once a second.
 	Turned func()
 
 	// Fastest is the pause between relists while the stream is down; default 1 s, the kubelet's.
@@ -95,7 +95,7 @@ const (
 	memory = time.Minute
 	// gap is the least pause between two relists, however many are asked for.
 	gap = 200 * time.Millisecond
-	// turn is how often the loop turns when nothing happens.
+	// turn is the period of the loop when nothing happens.
 	turn = time.Second
 )
 

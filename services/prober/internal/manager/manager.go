@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	// turn is how often the loop turns when nothing happens.
+	// turn is the period of the loop when nothing happens.
 	turn = time.Second
 	// sweepPeriod is how often results of pods that are gone are looked for.
 	sweepPeriod = time.Minute
@@ -60,7 +60,7 @@ type Options struct {
 	Metrics *Metrics
 	// Tracer continues the traces of pods; nil does not.
 	Tracer *tracing.Tracer
-	// Turned is called with each turn of the loop.
+	// Turned is called in each round of the loop.
 	Turned func()
 	// Ready is called once, when every bucket was read and its probes are under way.
 	Ready func()

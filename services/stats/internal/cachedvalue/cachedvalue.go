@@ -35,7 +35,7 @@ type Options[T any] struct {
 	Idle time.Duration
 	// OnRead is called after each read, from its goroutine; nil disables it.
 	OnRead func(a Answer[T], err error)
-	// Turned is called as the loop turns; nil disables it.
+	// Turned is called in each round of the loop; nil disables it.
 	Turned func()
 	Log    *slog.Logger
 }

@@ -175,7 +175,7 @@ func TestAReaderLeaves(t *testing.T) {
 	})
 }
 
-// The loop turns whatever a read does, or the watchdog would kill the process.
+// The loop goes on whatever a read does, or the watchdog would kill the process.
 func TestTheLoopTurns(t *testing.T) {
 	var turns atomic.Int32
 	hang := func(ctx context.Context, _ int) error { <-ctx.Done(); return ctx.Err() }
@@ -184,7 +184,7 @@ func TestTheLoopTurns(t *testing.T) {
 			go func() { _, _ = v.Get(t.Context(), 0) }()
 			time.Sleep(time.Minute)
 			if n := turns.Load(); n < 29 {
-				t.Errorf("the loop turned %d times in a minute", n)
+				t.Errorf("the loop did %d rounds in a minute", n)
 			}
 		})
 }

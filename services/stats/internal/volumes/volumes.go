@@ -54,7 +54,7 @@ type Volumes struct {
 	known map[string]*podfolders.Folders
 }
 
-// measurer is what of disk.Measurer is used.
+// measurer is the part of diskusage.Measurer that is used.
 type measurer interface {
 	Run(ctx context.Context) error
 	Track(dirs []diskusage.Dir) error
