@@ -29,7 +29,7 @@ const ReasonHelperForbidden = "HelperForbidden"
 //
 // It judges what the pod says, so that it answers at once. A link on the host that leads into the folder is not
 // followed here: what podsync itself looks at, a hostPath with a type and a subPath, is judged again when it is mounted
-// (volume.Options.Private). A volume of what holds the folder, such as "/", is not refused. Both give a pod no more
+// (volumes.Options.Private). A volume of what holds the folder, such as "/", is not refused. Both give a pod no more
 // than the rights of a host's user, which is why users and groups are judged as well. Those that an image brings are
 // not known yet when a pod is admitted; AdmitImage and AdmitUser judge them when a container is created, in pods that
 // reach nothing of the host, too: another pod may have their volumes as a hostPath, and hand them a folder of the host

@@ -79,7 +79,7 @@ var callers = map[string][]role.Role{
 	podsyncv1.PodsyncService_ListLocalPods_FullMethodName:        {role.Up},
 }
 
-// GetHealth reports whether the dispatcher turns.
+// GetHealth reports whether the dispatcher works.
 func (s *server) GetHealth(context.Context, *podsyncv1.GetHealthRequest) (*podsyncv1.GetHealthResponse, error) {
 	return &podsyncv1.GetHealthResponse{Turns: s.pulse.Turns(), IdleMilliseconds: s.pulse.Idle().Milliseconds()}, nil
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
-// Evictor ends pods; see podeviction.Evictor.
+// Evictor ends pods; see eviction.Evictor.
 type Evictor interface {
 	Evict(ctx context.Context, r eviction.Request) error
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/sources"
 )
 
-// LocalPods are the pods that root runs here; see source.Local.
+// LocalPods are the pods that root runs here; see sources.Local.
 type LocalPods interface {
 	Add(ctx context.Context, manifest []byte) (*v1.Pod, podsyncv1.RunPodResponse_Outcome, error)
 	Remove(ctx context.Context, namespace, name string) (*v1.Pod, error)

@@ -95,7 +95,7 @@ func (i *Images) Ensure(ctx context.Context, p *v1.Pod, c *v1.Container) (*Image
 	return present, nil
 }
 
-// BackOff returns when the next pull of an image for a pod may begin; see image.Puller.
+// BackOff returns when the next pull of an image for a pod may begin; see Puller.
 func (i *Images) BackOff(uid types.UID, image string) (until time.Time, lastError string, ok bool) {
 	return i.puller.BackOff(uid, image)
 }

@@ -78,7 +78,7 @@ func (p *Probing) Forget(uid types.UID) {
 // Complete reports that every pod of the sources was set.
 func (p *Probing) Complete() { p.assigner.Complete() }
 
-// Of implements worker.Probes.
+// Of implements pods.Probes.
 func (p *Probing) Of(uid types.UID) results.Results { return p.results.Of(uid) }
 
 // Run assigns until ctx ends.

@@ -56,7 +56,7 @@ type Manager struct {
 	// held are the ranges of pods that have a file. Each is one that the settings give, so that a damaged file cannot take
 	// the IDs of all: what runs with other IDs is known from the runtime.
 	held map[types.UID]Range
-	// freed says in which turn a range was given back, by its first ID. The longest free is given first.
+	// freed says in which order ranges were given back, by their first IDs. The longest free is given first.
 	freed map[uint32]uint64
 	turn  uint64
 }
@@ -204,7 +204,7 @@ func (m *Manager) unread(uid types.UID, cause error) error {
 		}
 	}
 	return fmt.Errorf("the user IDs of pod %s are not known: its sandbox cannot be read (%w), and the file %s does not "+
-		"tell them: delete the pod", uid, cause, filepath.Join(m.dir(uid), fileName))
+		"contain them: delete the pod", uid, cause, filepath.Join(m.dir(uid), fileName))
 }
 
 // join returns what a sandbox has. It comes from the runtime, or else from the pod's file.

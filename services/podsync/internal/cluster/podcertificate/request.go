@@ -28,7 +28,7 @@ import (
 func (c *Certificates) create(ctx context.Context, p *v1.Pod, source *v1.PodCertificateProjection) (*pending, error) {
 	node := c.o.Node()
 	if node.UID == "" {
-		return nil, errors.New("while getting node object from local cache: the API server has not told of it yet")
+		return nil, errors.New("while getting node object from local cache: the API server has not sent it yet")
 	}
 	account, err := objects.AskAgain(ctx, objects.Lags, func() (*v1.ServiceAccount, error) {
 		return c.o.Client.CoreV1().ServiceAccounts(p.Namespace).Get(ctx, p.Spec.ServiceAccountName, metav1.GetOptions{})

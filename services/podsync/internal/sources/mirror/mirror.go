@@ -133,7 +133,7 @@ func (m *Manager) AllWanted() {
 	}
 }
 
-// SetMirror implements source.Mirrors.
+// SetMirror implements sources.Mirrors.
 func (m *Manager) SetMirror(p *v1.Pod) {
 	m.mu.Lock()
 	name := manifest.FullName(p)
@@ -154,7 +154,7 @@ func (m *Manager) SetMirror(p *v1.Pod) {
 	m.queue.Add(name)
 }
 
-// RemoveMirror implements source.Mirrors.
+// RemoveMirror implements sources.Mirrors.
 func (m *Manager) RemoveMirror(p *v1.Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -168,7 +168,7 @@ func (m *Manager) RemoveMirror(p *v1.Pod) {
 	m.queue.Add(name)
 }
 
-// MirrorsSynced implements source.Mirrors.
+// MirrorsSynced implements sources.Mirrors.
 func (m *Manager) MirrorsSynced() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -45,7 +45,7 @@ type Probes interface {
 	Of(uid types.UID) results.Results
 }
 
-// Pulls know which pulls have to wait; see image.Puller.
+// Pulls know which pulls have to wait; see images.Puller.
 type Pulls interface {
 	BackOff(uid types.UID, image string) (until time.Time, lastError string, ok bool)
 }
@@ -95,7 +95,7 @@ type server struct {
 func (s *server) standings(ctx context.Context) ([]pods.Standing, error) {
 	held, err := s.d.Dispatcher.Held(ctx)
 	if err != nil {
-		return nil, status.Errorf(codes.Unavailable, "podsync's dispatcher does not turn: %v", err)
+		return nil, status.Errorf(codes.Unavailable, "podsync's dispatcher hangs: %v", err)
 	}
 	all := append(s.d.Workers.Standings(), held...)
 	slices.SortFunc(all, func(a, b pods.Standing) int {

@@ -53,7 +53,7 @@ func New(runtime Runtime, workers Workers, log *slog.Logger) *Ender {
 	return &Ender{runtime: runtime, workers: workers, log: log}
 }
 
-// End implements worker.Predecessors. It stops what the runtime has of a static pod under the UID of an earlier
+// End implements pods.Predecessors. It stops what the runtime has of a static pod under the UID of an earlier
 // manifest: its containers hold the ports and folders that the new one needs, and no worker knows them.
 func (e *Ender) End(ctx context.Context, p *v1.Pod) error {
 	states, err := e.runtime.List(ctx)

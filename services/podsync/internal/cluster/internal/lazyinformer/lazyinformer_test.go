@@ -41,7 +41,7 @@ func run(t *testing.T, client *fake.Clientset) (i *Informer, known func() int) {
 	return i, func() int { return len(bundles.GetStore().List()) }
 }
 
-func TestNothingIsWatchedBeforeSomebodyNeedsIt(t *testing.T) {
+func TestNothingIsWatchedBeforeItIsNeeded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(&certificatesv1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: "a"}})
 		i, known := run(t, client)

@@ -23,7 +23,7 @@ func TestProofsOfLife(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		l.beat(2)
 		if got := time.Since(l.Last()); got != 0 {
-			t.Errorf("its loop turned %v ago", got)
+			t.Errorf("the last round of its loop was %v ago", got)
 		}
 		time.Sleep(2 * time.Second)
 		l.beat(2)

@@ -86,7 +86,7 @@ func even(weights map[string]float64, next map[string]string, load map[string]fl
 		}
 		moved := false
 		for _, uid := range uids {
-			// The heaviest that fits into half of the gap; one that only turns it round is no gain.
+			// The heaviest that fits into half of the gap; one that only reverses it is no gain.
 			if w := weights[uid]; next[uid] == from && w > 0 && w <= gap/2 {
 				next[uid] = to
 				load[from] -= w

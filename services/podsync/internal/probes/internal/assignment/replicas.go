@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// hungAfter is how long a replica's loop may show no turn: nearly two of its heartbeats, so that
-	// one which hangs is found within 10 s.
+	// hungAfter is how long a replica's loop may show no round: nearly two of its heartbeats, so that one which hangs is
+	// found within 10 s.
 	hungAfter = 9 * time.Second
 	// comeback is how long a replica with a lost connection has to come back, as after a restart, before its pods move.
 	comeback = 700 * time.Millisecond

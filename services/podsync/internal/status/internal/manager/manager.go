@@ -92,11 +92,11 @@ type entry struct {
 // New returns a Manager that writes nothing until Run runs.
 func New(o Options) (*Manager, error) {
 	if o.Client == nil {
-		return nil, errors.New("statusmanager: Options.Client is missing: give a client of the apiserver")
+		return nil, errors.New("status manager: Options.Client is missing: give a client of the apiserver")
 	}
 	if o.Workers < 0 || o.Timeout < 0 {
 		return nil,
-			errors.New("statusmanager: Options.Workers and Options.Timeout must not be negative: leave them 0 for the defaults")
+			errors.New("status manager: Options.Workers and Options.Timeout must not be negative: leave them 0 for the defaults")
 	}
 	m := &Manager{
 		client: o.Client, workers: o.Workers, timeout: o.Timeout, traces: o.Traces, log: o.Log,

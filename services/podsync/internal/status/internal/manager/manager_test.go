@@ -295,7 +295,7 @@ func TestPhaseWaitsForContainers(t *testing.T) {
 	})
 }
 
-func TestSomebodyElseWrites(t *testing.T) {
+func TestAnotherClientWrites(t *testing.T) {
 	a := newServer("web")
 	managed(t, a, 1, func(t *testing.T, m *Manager) {
 		p := a.get("web")
