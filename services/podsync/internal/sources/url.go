@@ -52,7 +52,19 @@ type URL struct {
 func NewURL(o URLOptions) *URL {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxResponseHeaderBytes = maxHeader
-	return &URL{o: o, client: &http.Client{Timeout: urlTimeout, Transport: transport}}
+	return &URL{o: o, client: &http.Client{Timeout: urlTimeout, Transport: transport, CheckRedirect: stayWithHTTPS}}
+}
+
+// stayWithHTTPS follows as many redirects as http.Client does, but none from HTTPS to HTTP: the answer can be any
+// server's there, and what it names runs on this node.
+func stayWithHTTPS(next *http.Request, via []*http.Request) error {
+	if len(via) >= 10 {
+		return errors.New("stopped after 10 redirects")
+	}
+	if via[len(via)-1].URL.Scheme == "https" && next.URL.Scheme != "https" {
+		return errors.New("the server redirects from HTTPS to HTTP")
+	}
+	return nil
 }
 
 // Run asks again and again until ctx ends. An answer that cannot be used changes nothing.

@@ -105,3 +105,17 @@ func TestHeadersOfAURLAreBounded(t *testing.T) {
 		t.Errorf("128 KiB: %v", err)
 	}
 }
+
+// TestARedirectOfAURLStaysWithHTTPS has a server send podsync on to one that says nothing of who it is.
+func TestARedirectOfAURLStaysWithHTTPS(t *testing.T) {
+	asked := false
+	plain := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked = true }))
+	defer plain.Close()
+	server := httptest.NewTLSServer(http.RedirectHandler(plain.URL, http.StatusFound))
+	defer server.Close()
+	u := NewURL(URLOptions{URL: server.URL, NodeName: "n", Metrics: metrics(t), Log: slog.New(slog.DiscardHandler)})
+	u.client.Transport = server.Client().Transport
+	if _, err := u.get(t.Context()); err == nil || asked {
+		t.Errorf("the redirect is followed: %v", err)
+	}
+}
