@@ -32,11 +32,23 @@ func (p *Program) Run() bool {
 	if len(os.Args) == 0 || os.Args[0] != p.Name {
 		return false
 	}
-	if err := p.work(); err != nil {
+	err := p.work()
+	if err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", p.Name, err)
+	}
+	endGroup()
+	if err != nil {
 		os.Exit(1)
 	}
 	return true
+}
+
+// endGroup kills this process and what it has started. A service that is killed closes the socket too, and the child may
+// read that before it gets the signal.
+func endGroup() {
+	if unix.Getpgrp() == unix.Getpid() { // else the group is that of the process that started it by hand
+		_ = unix.Kill(0, unix.SIGKILL)
+	}
 }
 
 // ShortName is what the kernel keeps of the name, also of a child that was killed and does not end.
@@ -61,7 +73,7 @@ func endWithService() {
 	signal.Notify(ended, serviceEnded)
 	go func() { // ends with the process
 		<-ended
-		_ = unix.Kill(0, unix.SIGKILL)
+		endGroup()
 	}()
 }
 
