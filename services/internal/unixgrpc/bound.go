@@ -78,10 +78,7 @@ func (b *bounded) Accept() (net.Conn, error) {
 		}
 		c := &boundConn{UnixConn: unix}
 		c.peer, c.unknown = peer.Identify(unix, b.rules)
-		user := c.peer.UID
-		if len(c.peer.Roles) == 0 {
-			user = strangers
-		}
+		user := userOf(c.peer)
 		if !b.enter(user) {
 			b.refuse(c)
 			continue

@@ -8,7 +8,7 @@
 //   - It refuses a method unless the Policy grants it to a role of the caller. Refusals are counted and logged.
 //   - A client calls only a server that has the requested role or is root on the host.
 //   - A call without a deadline gets one.
-//   - A server bounds the memory that the calls of one user take, and the time until a request is complete.
+//   - A server bounds the memory that the calls of one user take.
 //
 // In the single placement, an InProcess network connects the services, and a connection has the role of the service
 // that opened it.

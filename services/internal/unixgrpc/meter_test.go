@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+	"google.golang.org/grpc/mem"
 
 	"github.com/microlet/microlet/proto/role"
 )
@@ -19,7 +20,7 @@ func metered(t *testing.T) (client net.Conn, c *meteredConn, closed chan error) 
 	t.Helper()
 	client, server := net.Pipe()
 	closed = make(chan error, 1)
-	c = newMeteredConn(server, newAccount(userBudget), func(why error) { closed <- why })
+	c = newMeteredConn(server, newAccount(), func(why error) { closed <- why })
 	t.Cleanup(func() { _, _ = client.Close(), c.Close() })
 	go func() { _, _ = io.Copy(io.Discard, readOnly{c}) }()
 	return client, c, closed
@@ -37,97 +38,8 @@ func bytesOf(t *testing.T, send func(f *http2.Framer) error) []byte {
 	return b.Bytes()
 }
 
-func headersOf(id uint32, ended bool) http2.HeadersFrameParam {
-	return http2.HeadersFrameParam{StreamID: id, BlockFragment: request(check), EndHeaders: ended}
-}
-
-func TestTheDeadlineOfARequest(t *testing.T) {
-	whole := func(f *http2.Framer) error {
-		if err := f.WriteHeaders(headersOf(1, true)); err != nil {
-			return err
-		}
-		return f.WriteData(1, true, make([]byte, 5))
-	}
-	for _, c := range []struct {
-		name string
-		send func(f *http2.Framer) error
-		cut  int // bytes that are not sent
-		want error
-	}{
-		{name: "nothing", send: func(*http2.Framer) error { return nil }},
-		{name: "a request", send: whole},
-		{name: "half a preface", send: func(*http2.Framer) error { return nil }, cut: 10, want: errTooSlow},
-		{name: "half a frame's header", send: whole, cut: 10, want: errTooSlow},
-		{name: "half a frame", send: whole, cut: 3, want: errTooSlow},
-		{name: "headers without an end", want: errTooSlow,
-			send: func(f *http2.Framer) error { return f.WriteHeaders(headersOf(1, false)) }},
-		{name: "no message", want: errTooSlow,
-			send: func(f *http2.Framer) error { return f.WriteHeaders(headersOf(1, true)) }},
-		{name: "a call that its caller gave up", send: func(f *http2.Framer) error {
-			if err := f.WriteHeaders(headersOf(1, true)); err != nil {
-				return err
-			}
-			return f.WriteRSTStream(1, http2.ErrCodeCancel)
-		}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				client, _, closed := metered(t)
-				sent := bytesOf(t, c.send)
-				if _, err := client.Write(sent[:len(sent)-c.cut]); err != nil {
-					t.Fatal(err)
-				}
-				time.Sleep(requestTimeout - time.Second)
-				synctest.Wait()
-				select {
-				case why := <-closed:
-					t.Fatalf("closed before the deadline: %v", why)
-				default:
-				}
-				time.Sleep(2 * time.Second)
-				synctest.Wait()
-				var got error
-				select {
-				case got = <-closed:
-				default:
-				}
-				if !errors.Is(got, c.want) {
-					t.Errorf("closed: %v, want %v", got, c.want)
-				}
-			})
-		})
-	}
-}
-
-// A caller that always has a request on its way is none that is slow.
-func TestRequestsOneAfterTheOther(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client, c, closed := metered(t)
-		if _, err := client.Write([]byte(http2.ClientPreface)); err != nil {
-			t.Fatal(err)
-		}
-		f := http2.NewFramer(client, nil)
-		for i := range uint32(100) {
-			if err := f.WriteHeaders(headersOf(2*i+1, true)); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(time.Second)
-			if i > 0 {
-				if err := f.WriteData(2*i-1, true, make([]byte, 5)); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		synctest.Wait()
-		select {
-		case why := <-closed:
-			t.Errorf("closed: %v", why)
-		default:
-		}
-		if c.account.cost < 100*callCost {
-			t.Errorf("100 calls that have no answer cost %d bytes", c.account.cost)
-		}
-	})
+func headersOf(id uint32) http2.HeadersFrameParam {
+	return http2.HeadersFrameParam{StreamID: id, BlockFragment: request(check), EndHeaders: true}
 }
 
 // TestFramesWithoutEnd: the server reads them no faster than it would read calls.
@@ -168,7 +80,7 @@ func TestFramesWithoutEnd(t *testing.T) {
 func TestFramesInPieces(t *testing.T) {
 	sent := bytesOf(t, func(f *http2.Framer) error {
 		for id := uint32(1); id < 9; id += 2 {
-			if err := f.WriteHeaders(headersOf(id, true)); err != nil {
+			if err := f.WriteHeaders(headersOf(id)); err != nil {
 				return err
 			}
 			if err := f.WriteData(id, id == 3, bytes.Repeat([]byte{byte(id)}, 1000)); err != nil {
@@ -177,20 +89,35 @@ func TestFramesInPieces(t *testing.T) {
 		}
 		return f.WriteRSTStream(5, http2.ErrCodeCancel)
 	})
-	want := 3 * (callCost + len(request(check)) + frameCost + 1000)
+	want := 3 * (callCost + len(request(check)) + frameCost + 4*1000)
 	for size := 1; size <= len(sent); size++ {
-		a := newAccount(userBudget)
+		a := newAccount()
 		c := newMeteredConn(nil, a, nil)
 		for rest := sent; len(rest) > 0; rest = rest[min(size, len(rest)):] {
-			if room, _ := c.received(rest[:min(size, len(rest))]); !room {
-				t.Fatal("there is no room")
-			}
+			c.received(rest[:min(size, len(rest))])
 		}
-		if c.deadline != nil {
-			c.deadline.Stop()
+		if got := a.cost.Load(); got != int64(want) {
+			t.Fatalf("in pieces of %d bytes the calls cost %d, want %d", size, got, want)
 		}
-		if a.cost != want {
-			t.Fatalf("in pieces of %d bytes the calls cost %d, want %d", size, a.cost, want)
+	}
+}
+
+// Whatever the size of a frame, its cost is at least what gRPC's buffer has for it.
+func TestFramesCostTheirBuffers(t *testing.T) {
+	pool := mem.DefaultBufferPool()
+	for n := 1; n <= fullFrame; n++ {
+		c := newMeteredConn(nil, newAccount(), nil)
+		c.charge(1, 1)
+		c.received([]byte(http2.ClientPreface))
+		c.received([]byte{0, byte(n >> 8), byte(n), byte(http2.FrameData), 0, 0, 0, 0, 1})
+		buffer := n
+		if !mem.IsBelowBufferPoolingThreshold(n) {
+			data := pool.Get(n)
+			buffer = cap(*data)
+			pool.Put(data)
+		}
+		if cost := c.account.cost.Load(); cost < int64(buffer) {
+			t.Fatalf("a frame of %d bytes costs %d, and its buffer has %d", n, cost, buffer)
 		}
 	}
 }
@@ -199,14 +126,12 @@ func TestAccounts(t *testing.T) {
 	var a accounts
 	pleg, prober := Peer{UID: 1, Roles: []role.Role{role.PLEG}}, Peer{UID: 2, Roles: []role.Role{role.Prober}}
 	root, inPod, stranger := Peer{Roles: role.All()}, Peer{}, Peer{UID: 1000}
-	first := a.of(pleg)
-	if a.of(pleg) != first || a.of(prober) == first {
+	of := func(p Peer) *account { return a.of(userOf(p)) }
+	first := of(pleg)
+	if of(pleg) != first || of(prober) == first {
 		t.Error("a user with a role has not one account of its own")
 	}
-	if a.of(inPod) != a.of(stranger) || a.of(inPod) == a.of(root) {
+	if of(inPod) != of(stranger) || of(inPod) == of(root) {
 		t.Error("those without a role have not one account together")
-	}
-	if a.of(root).budget != rootsBudget || a.of(stranger).budget != userBudget {
-		t.Errorf("the budgets are %d and %d", a.of(root).budget, a.of(stranger).budget)
 	}
 }

@@ -22,8 +22,7 @@ type Rules = peer.Rules
 // authInfo is what the handshake knows and a handler's context carries.
 type authInfo struct {
 	credentials.CommonAuthInfo
-	peer    Peer
-	account *account // of a server's caller, unless it is in this process
+	peer Peer
 }
 
 // AuthType names the mechanism, as gRPC asks for it.
@@ -32,17 +31,20 @@ func (authInfo) AuthType() string { return "unix-peercred" }
 // PeerOf returns the caller of a handler; false if the call did not come through this package's
 // credentials.
 func PeerOf(ctx context.Context) (Peer, bool) {
-	info, ok := infoOf(ctx)
+	p, ok := grpcpeer.FromContext(ctx)
+	if !ok {
+		return Peer{}, false
+	}
+	info, ok := p.AuthInfo.(authInfo)
 	return info.peer, ok
 }
 
-func infoOf(ctx context.Context) (authInfo, bool) {
-	p, ok := grpcpeer.FromContext(ctx)
-	if !ok {
-		return authInfo{}, false
+// userOf is the user whose bounds a peer shares.
+func userOf(p Peer) int {
+	if len(p.Roles) == 0 {
+		return strangers
 	}
-	info, ok := p.AuthInfo.(authInfo)
-	return info, ok
+	return p.UID
 }
 
 // peerCredentials are transport credentials that encrypt nothing, since nothing leaves the kernel,
@@ -62,12 +64,10 @@ func (c peerCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.A
 	if err != nil {
 		return nil, nil, err
 	}
-	info := newAuthInfo(p)
-	if _, inside := conn.(*inProcessConn); inside || c.meter == nil {
-		return conn, info, nil
+	if _, inside := conn.(*inProcessConn); !inside && c.meter != nil {
+		conn = newMeteredConn(conn, c.meter.accounts.of(userOf(p)), func(why error) { c.meter.limited(p, why) })
 	}
-	info.account = c.meter.accounts.of(p)
-	return newMeteredConn(conn, info.account, func(why error) { c.meter.limited(p, why) }), info, nil
+	return conn, newAuthInfo(p), nil
 }
 
 func (c peerCredentials) ClientHandshake(_ context.Context, _ string,

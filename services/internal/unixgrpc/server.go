@@ -32,7 +32,7 @@ const (
 	// requestWindow is how much of one call a caller may send ahead of who reads it, the least that gRPC allows. It
 	// opens as far as a message needs while that is read.
 	requestWindow = 64 << 10
-	// requestsWindow is how much of all calls may be on its way. It bounds no memory (see meteredConn).
+	// requestsWindow is how much of all calls may be on its way. It bounds no memory (see budget).
 	requestsWindow = 1 << 20
 
 	// maxHeaders is what the headers of one call may have, decoded. gRPC's own bound is 16 MiB, which a caller fills
@@ -81,7 +81,9 @@ func NewServer(o ServerOptions, extra ...grpc.ServerOption) *grpc.Server {
 	options := []grpc.ServerOption{
 		grpc.Creds(peerCredentials{rules: o.Peers, meter: g}),
 		// Before anything of a call but its headers is read. It also sees unknown methods.
-		grpc.InTapHandle(g.admit),
+		grpc.InTapHandle(func(ctx context.Context, info *tap.Info) (context.Context, error) {
+			return ctx, g.check(ctx, info.FullMethodName)
+		}),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(maxHeaders),
 		grpc.ConnectionTimeout(connectTimeout),
@@ -119,19 +121,7 @@ type denial struct {
 	what string // a method, or a limit
 }
 
-// admit refuses a call that the policy does not give its caller. It runs in the goroutine that reads the connection.
-func (g *guard) admit(ctx context.Context, info *tap.Info) (context.Context, error) {
-	if err := g.check(ctx, info.FullMethodName); err != nil {
-		return ctx, err
-	}
-	if caller, _ := infoOf(ctx); caller.account != nil && caller.account.strained() {
-		g.limited(caller.peer, errBudget)
-		return ctx, status.Errorf(codes.ResourceExhausted, "call again later: %v", errBudget)
-	}
-	return ctx, nil
-}
-
-// limited counts and logs a call or a connection of a peer that asks too much of the server.
+// limited counts and logs a connection of a peer that asks too much of the server.
 func (g *guard) limited(p Peer, why error) {
 	g.limits.WithLabelValues(strconv.Itoa(p.UID)).Inc()
 	if g.mayLog(denial{p.UID, why.Error()}, time.Now()) {
@@ -139,6 +129,7 @@ func (g *guard) limited(p Peer, why error) {
 	}
 }
 
+// check refuses a call that the policy does not give its caller. It runs in the goroutine that reads the connection.
 func (g *guard) check(ctx context.Context, method string) error {
 	p, ok := PeerOf(ctx)
 	if !ok {
@@ -175,8 +166,7 @@ func (g *guard) mayLog(d denial, now time.Time) bool {
 func limitsCounter(r prometheus.Registerer) *prometheus.CounterVec {
 	return shared(r, prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "microlet_grpc_limited_total",
-		Help: "Calls that were refused, and connections that were closed, because a caller's requests take too much memory " +
-			"or time.",
+		Help: "Connections that were closed because the calls of their user take too much memory.",
 	}, []string{"uid"}))
 }
 
