@@ -431,3 +431,37 @@ func TestARequestThatIsTooLarge(t *testing.T) {
 	default:
 	}
 }
+
+// A server that sends settings and reads no answers loses its client.
+func TestUnreadAnswersOfAClient(t *testing.T) {
+	l, path := listen(t)
+	defer l.Close()
+	conn, err := Dial(path, DialOptions{Peers: rolesOf()},
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+			if unix, ok := conn.(*net.UnixConn); ok {
+				err = unix.SetWriteBuffer(1)
+			}
+			return conn, err
+		}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	conn.Connect()
+	server, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	if err := server.SetWriteDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	sent := 0
+	for f := http2.NewFramer(server, nil); err == nil && sent < 2*budget; sent += fullFrame {
+		err = f.WriteSettings(make([]http2.Setting, 2730)...)
+	}
+	if !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("after %d KiB the connection goes on: %v", sent>>10, err)
+	}
+}

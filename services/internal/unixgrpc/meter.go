@@ -67,12 +67,13 @@ func (a *accounts) of(user int) *account {
 	return a.byUser[user]
 }
 
-// meteredConn is a server's connection that charges what its caller sends. Its Read and Write may be called by one
-// goroutine each.
+// meteredConn is a server's connection that charges what its caller sends, or a client's that charges settings alone.
+// Its Read and Write may be called by one goroutine each.
 type meteredConn struct {
 	net.Conn
 	account *account
 	closed  func(why error) // learns that the meter has closed the connection
+	client  bool
 
 	mu      sync.Mutex
 	in, out frames
@@ -84,6 +85,14 @@ type meteredConn struct {
 func newMeteredConn(conn net.Conn, a *account, closed func(error)) *meteredConn {
 	return &meteredConn{
 		Conn: conn, account: a, closed: closed, costs: map[uint32]int{}, in: frames{skip: len(http2.ClientPreface)},
+	}
+}
+
+// newMeteredClient returns a client's connection. A client reads as fast as its server sends.
+func newMeteredClient(conn net.Conn) *meteredConn {
+	return &meteredConn{
+		Conn: conn, account: &account{work: rate.NewLimiter(rate.Inf, 0)}, closed: func(error) {}, client: true,
+		costs: map[uint32]int{}, out: frames{skip: len(http2.ClientPreface)},
 	}
 }
 
@@ -138,19 +147,20 @@ func (c *meteredConn) received(p []byte) (work int) {
 	c.in.scan(p, func(f http2.FrameHeader) {
 		work += frameWork
 		n := int(f.Length)
-		switch f.Type {
-		case http2.FrameHeaders:
-			c.charge(f.StreamID, callCost+n)
-		case http2.FrameData, http2.FrameContinuation:
-			if c.costs[f.StreamID] > 0 { // what comes for others gRPC drops
-				c.charge(f.StreamID, frameCost+max(n, min(4*n, fullFrame)))
-			}
-		case http2.FrameRSTStream:
-			c.end(f.StreamID)
-		case http2.FrameSettings:
+		switch {
+		case f.Type == http2.FrameSettings:
 			if !f.Flags.Has(http2.FlagSettingsAck) {
 				c.charge(0, settingsCost)
 			}
+		case c.client: // an answer
+		case f.Type == http2.FrameHeaders:
+			c.charge(f.StreamID, callCost+n)
+		case f.Type == http2.FrameData || f.Type == http2.FrameContinuation:
+			if c.costs[f.StreamID] > 0 { // what comes for others gRPC drops
+				c.charge(f.StreamID, frameCost+max(n, min(4*n, fullFrame)))
+			}
+		case f.Type == http2.FrameRSTStream:
+			c.end(f.StreamID)
 		}
 	})
 	return work

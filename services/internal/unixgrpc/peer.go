@@ -79,6 +79,9 @@ func (c peerCredentials) ClientHandshake(_ context.Context, _ string,
 	if c.server != "" && !p.Serves(c.server) {
 		return nil, nil, notServing(c.server, p)
 	}
+	if _, inside := conn.(*inProcessConn); !inside {
+		conn = newMeteredClient(conn)
+	}
 	return conn, newAuthInfo(p), nil
 }
 
