@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
@@ -151,4 +152,36 @@ func FuzzAnswers(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestSettingsWithoutEnd: a driver that sends settings, whose answers it does not read, loses the connection.
+func TestSettingsWithoutEnd(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "s")
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	const most = 64 << 20
+	sent := make(chan int, 1)
+	go func() {
+		n := 0
+		defer func() { sent <- n }()
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		for f := http2.NewFramer(conn, nil); err == nil && n < most; n += 16 << 10 {
+			err = f.WriteSettings(make([]http2.Setting, 2730)...) // as many as a frame has room for
+		}
+	}()
+	d := &Driver{name: "d.example", endpoint: path, folder: pluginsocket.Folder{Path: dir}, seconds: newSeconds(nil)}
+	if _, err := call(t.Context(), d, csi.NodeClient.NodeGetInfo, &csi.NodeGetInfoRequest{}); err == nil {
+		t.Error("the call has an answer")
+	}
+	if n := <-sent; n >= most {
+		t.Errorf("the driver has sent %d MiB", n>>20)
+	}
 }

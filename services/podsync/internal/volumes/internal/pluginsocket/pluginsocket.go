@@ -82,7 +82,35 @@ func (f Folder) Dial(ctx context.Context, path string) (net.Conn, error) {
 	return Connect(ctx, fd)
 }
 
-// Connect connects to the socket behind a descriptor.
+// maxRead is how much a plugin may send on one connection, which is for few calls. An answer has 1 MiB at most, and so
+// have its headers and trailers. gRPC itself queues up to 10,000 frames of settings while a plugin does not read the
+// answers to them, and each may have 16 KiB.
+const maxRead = 4 << 20
+
+// errTooMuch ends a connection.
+var errTooMuch = fmt.Errorf("the plugin has sent more than %d bytes on one connection", maxRead)
+
+// Connect connects to the socket behind a descriptor. The connection ends when the plugin has sent 4 MiB.
 func Connect(ctx context.Context, fd int) (net.Conn, error) {
-	return new(net.Dialer).DialContext(ctx, "unix", "/proc/self/fd/"+strconv.Itoa(fd))
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", "/proc/self/fd/"+strconv.Itoa(fd))
+	if err != nil {
+		return nil, err
+	}
+	return &bounded{Conn: conn, left: maxRead}, nil
+}
+
+// bounded is a connection of which left bytes may be read.
+type bounded struct {
+	net.Conn
+	left int
+}
+
+// Read implements net.Conn.
+func (c *bounded) Read(p []byte) (int, error) {
+	if c.left == 0 {
+		return 0, errTooMuch
+	}
+	n, err := c.Conn.Read(p[:min(len(p), c.left)])
+	c.left -= n
+	return n, err
 }
