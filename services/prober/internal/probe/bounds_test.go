@@ -2,6 +2,7 @@ package probe
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
@@ -134,6 +136,40 @@ func TestMetadataIsBounded(t *testing.T) {
 		if err != nil || got.Outcome != test.want {
 			t.Errorf("%s: %v %.200q, %v", name, got.Outcome, got.Output, err)
 		}
+	}
+}
+
+// TestSettingsThatGoOnTakeNoMemory of the prober: a server of gRPC sends them and reads no acknowledgement.
+func TestSettingsThatGoOnTakeNoMemory(t *testing.T) {
+	const most = 64 << 20
+	var settings bytes.Buffer
+	// As many as a frame has room for.
+	if err := http2.NewFramer(&settings, nil).WriteSettings(make([]http2.Setting, 2730)...); err != nil {
+		t.Fatal(err)
+	}
+	sent := make(chan int, 1)
+	address := serve(t, func(c net.Conn) {
+		n := 0
+		defer func() { sent <- n }()
+		for n < most {
+			k, err := c.Write(settings.Bytes())
+			if n += k; err != nil {
+				return
+			}
+		}
+	})
+	port, err := strconv.Atoi(address[strings.LastIndex(address, ":")+1:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := prober().Probe(t.Context(), Target{PodIP: "127.0.0.1", Probe: &v1.Probe{
+		TimeoutSeconds: 10, ProbeHandler: v1.ProbeHandler{GRPC: &v1.GRPCAction{Port: int32(port)}},
+	}})
+	if err != nil || got.Outcome != Failure {
+		t.Errorf("%v %.200q, %v", got.Outcome, got.Output, err)
+	}
+	if n := <-sent; n >= most {
+		t.Errorf("%d MiB of settings are taken", n>>20)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strconv"
 
@@ -35,7 +36,11 @@ func (p *Prober) grpc(ctx context.Context, t Target) (Result, error) {
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxOutput)), grpc.WithMaxHeaderListSize(maxHeader),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
-			return dial(ctx, "tcp", address)
+			conn, err := dial(ctx, "tcp", address)
+			if err != nil {
+				return nil, err
+			}
+			return &limitedConn{conn, io.LimitedReader{R: conn, N: maxConnection}}, nil
 		}))
 	if err != nil {
 		return failure("error: failed to connect service at %q: %+v", address, err)
@@ -70,6 +75,19 @@ func (p *Prober) grpc(ctx context.Context, t Target) (Result, error) {
 		return failure("error: health rpc probe failed: %+v", err)
 	}
 }
+
+// maxConnection is how much a server may send on a connection: certificates, headers and trailers, a message. gRPC
+// bounds neither settings nor other frames beside an answer.
+const maxConnection = 256 << 10
+
+// limitedConn ends when that much was read.
+type limitedConn struct {
+	net.Conn
+	limit io.LimitedReader
+}
+
+// Read implements net.Conn.
+func (c *limitedConn) Read(p []byte) (int, error) { return c.limit.Read(p) }
 
 // connect waits for the connection; one that is refused is tried again until ctx ends, so that the
 // probe of a server that is just starting has all of its timeout.
