@@ -82,6 +82,7 @@ type Event struct {
 // Events returns the contract's hints.
 func Events() []Event {
 	return []Event{
+		// podsync reads pleg's stream. A podsync of before that reads this subject.
 		{LifecycleEvents, role.PLEG, []role.Role{role.Podsync}},
 		{DisconnectEvents, role.Bus, []role.Role{role.Podsync}},
 	}
@@ -98,10 +99,4 @@ func Outboxes() []Event {
 		out = append(out, Event{Outbox(r), r, []role.Role{OutboxReader}})
 	}
 	return out
-}
-
-// LifecycleEventPod returns the pod of a LifecycleEvent's subject.
-func LifecycleEventPod(subj string) (podUID string, ok bool) {
-	podUID, ok = strings.CutPrefix(subj, "microlet.evt.pleg.lifecycle.")
-	return podUID, ok && ValidToken(podUID) == nil
 }

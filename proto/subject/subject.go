@@ -85,6 +85,7 @@ func Buckets() []Bucket {
 			{"*", role.Podsync, []role.Role{role.Prober, role.Stats, role.Evictor, role.NodeAPI}},
 		}},
 		{Name: Runtime, MaxBytes: 4 * mebibyte, MaxEntry: smallEntry, Grants: []Grant{
+			// A podsync that does not read pleg's stream of hints reads this.
 			{RuntimeRelist, role.PLEG, []role.Role{role.Podsync, role.NodeStatus}},
 		}},
 		{Name: Assignment, MaxBytes: 16 * mebibyte, MaxEntry: smallEntry, Grants: []Grant{

@@ -7,12 +7,9 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
 	plegv1 "github.com/microlet/microlet/proto/microlet/pleg/v1"
-	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
-	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/crilist"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/pleg/internal/cri"
@@ -33,19 +30,15 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer runtime.Close()
-	podsync, err := s.Dial(ctx, role.Podsync)
-	if err != nil {
-		return err
-	}
-	defer podsync.Close()
-
-	hinter := hint.New(s.Bus, podsyncv1.NewPodsyncServiceClient(podsync), s.Log, s.Metrics)
-	// Every service's heartbeat comes out of the bus, which proves that it lives.
-	bus.Watch[busv1.Heartbeat](s.Bus, subject.Heartbeats, ">", func(string) { hinter.BusSpoke() })
+	hinter := hint.New(s.Bus, s.Pulse.Turns, s.Log, s.Metrics)
+	plegv1.RegisterPlegServiceServer(s.GRPC, hinter)
+	s.Allow(plegv1.PlegService_WatchPods_FullMethodName, role.Podsync)
+	// podsync sees by this name that this pleg has the service.
+	s.Health.SetServingStatus(plegv1.PlegService_ServiceDesc.ServiceName, grpc_health_v1.HealthCheckResponse_SERVING)
 	read := cri.New(runtime, crilist.Options{Log: s.Log, Metrics: s.Metrics})
 	engine := relist.New(relist.Options{
 		Lister: read, Streamer: read, Sink: hinter,
-		Reported: report(s), Turned: s.Pulse.Turn,
+		Reported: report(s, hinter), Turned: s.Pulse.Turn,
 		Fastest: cfg.RelistPeriod, Slowest: cfg.SlowestRelistPeriod, ListTimeout: cfg.ListTimeout,
 		Log: s.Log, Metrics: s.Metrics,
 	})
@@ -56,8 +49,8 @@ func Run(ctx context.Context, cfg Config) error {
 	return s.Run(ctx)
 }
 
-// report returns what puts the engine's reports at RUNTIME/relist.
-func report(s *service.Service) func(relist.Report) {
+// report returns what puts the engine's reports at RUNTIME/relist, and gives the relists that succeed to the hints.
+func report(s *service.Service, hinter *hint.Hinter) func(relist.Report) {
 	w := s.Bus.Own(subject.Runtime)
 	return func(r relist.Report) {
 		m := &plegv1.Relist{
@@ -68,6 +61,8 @@ func report(s *service.Service) func(relist.Report) {
 		}
 		if r.Err != nil {
 			m.Error = r.Err.Error()
+		} else {
+			hinter.Relisted(r.Generation)
 		}
 		w.Put(subject.RuntimeRelist, m)
 		w.Complete() // it is the bucket's only key

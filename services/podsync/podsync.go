@@ -40,6 +40,8 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	env.start(s, pods.reports)
 	pods.start(ctx, s, env)
-	startWakers(s, env, pods)
+	if err := startWakers(ctx, s, env, pods); err != nil {
+		return err
+	}
 	return s.Run(ctx)
 }

@@ -121,11 +121,14 @@ func (p *podWork) start(ctx context.Context, s *service.Service, env *environmen
 	s.Go("helper pods", func(ctx context.Context) error { return p.admission.Sweep(ctx, env.workers) })
 }
 
-// startWakers has the workers woken from outside: by pleg, by a relist while pleg is silent, and by callers of the API.
-func startWakers(s *service.Service, env *environment, p *podWork) {
-	pleg := relist.Start(s, env.runtime, env.workers)
+// startWakers has the workers woken from outside: by pleg, by a relist while pleg does not watch the runtime, and by
+// callers of the API.
+func startWakers(ctx context.Context, s *service.Service, env *environment, p *podWork) error {
+	if err := relist.Start(ctx, s, env.runtime, env.workers); err != nil {
+		return err
+	}
 	api.Register(s, api.Deps{
-		Workers: env.workers, PLEG: pleg, Pods: p.sources.Local, Mirrors: p.reports.Mirrors,
+		Workers: env.workers, Pods: p.sources.Local, Mirrors: p.reports.Mirrors,
 		Evictor: eviction.New(env.workers, env.events, s.Log, s.Metrics), Dead: p.housekeeping,
 		Volumes: p.resources.volumes.Manager,
 		Explain: api.ExplainDeps{
@@ -133,6 +136,7 @@ func startWakers(s *service.Service, env *environment, p *podWork) {
 			Statuses: p.reports.Statuses, Probes: p.reports.Probing, Pulls: p.resources.images, Judge: p.admission,
 		},
 	})
+	return nil
 }
 
 // limits are the workers' settings.

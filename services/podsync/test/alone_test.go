@@ -1,7 +1,6 @@
 package test
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"net"
@@ -15,12 +14,8 @@ import (
 	"testing"
 	"time"
 
-	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
-	plegv1 "github.com/microlet/microlet/proto/microlet/pleg/v1"
 	"github.com/microlet/microlet/proto/role"
-	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/bus/bustest"
-	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/testing/fake"
 	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
@@ -60,37 +55,6 @@ func TestWithoutABus(t *testing.T) {
 	n.StartBus()
 	r.is(t, map[string]string{"b": state(b)})
 	n.reads().is(t, map[string]string{"b": state(b)}) // one who comes later
-}
-
-// TestAHintThatIsLost: pleg looks at the runtime all the time, and what it publishes while the bus is away reaches no
-// one.
-func TestAHintThatIsLost(t *testing.T) {
-	n := newNode(t)
-	n.Client(role.PLEG, func(c *bus.Client) {
-		beats, relists := c.Own(subject.Heartbeats), c.Own(subject.Runtime)
-		n.Run(func(ctx context.Context) error {
-			tick := time.NewTicker(200 * time.Millisecond)
-			defer tick.Stop()
-			for i := uint64(1); ctx.Err() == nil; i++ {
-				beats.Put(subject.HeartbeatKey(role.PLEG, "0"), &busv1.Heartbeat{Turns: i})
-				relists.Put(subject.RuntimeRelist, &plegv1.Relist{Generation: i})
-				select {
-				case <-tick.C:
-				case <-ctx.Done():
-				}
-			}
-			return nil
-		})
-	})
-	n.put("a")
-	n.start()
-	a := n.runs("a")
-	n.StopBus()
-	if err := n.runtime.ExitContainer(a, 1); err != nil {
-		t.Fatal(err)
-	}
-	n.StartBus()
-	proctest.Await(t, soon, "the container is started again", func() bool { return len(n.running("a")) == 1 })
 }
 
 // TestPeersThatHang: servers accept connections and do not answer, and clients hold theirs. Nothing waits.

@@ -4,7 +4,7 @@
 // 	protoc        (unknown)
 // source: microlet/pleg/v1/pleg.proto
 
-// Package microlet.pleg.v1 has the messages of pleg about the runtime's containers.
+// Package microlet.pleg.v1 has the messages and the service of pleg about the runtime's containers.
 
 package plegv1
 
@@ -227,6 +227,118 @@ func (x *LifecycleEvent) GetId() string {
 	return ""
 }
 
+// WatchPodsRequest requests the hints of pleg.
+type WatchPodsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchPodsRequest) Reset() {
+	*x = WatchPodsRequest{}
+	mi := &file_microlet_pleg_v1_pleg_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchPodsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchPodsRequest) ProtoMessage() {}
+
+func (x *WatchPodsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_microlet_pleg_v1_pleg_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchPodsRequest.ProtoReflect.Descriptor instead.
+func (*WatchPodsRequest) Descriptor() ([]byte, []int) {
+	return file_microlet_pleg_v1_pleg_proto_rawDescGZIP(), []int{2}
+}
+
+// WatchPodsResponse is a hint: containers of these pods may have changed. The receiver reads the runtime itself before
+// it acts. A message without pods shows only that pleg watches the runtime.
+type WatchPodsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The UIDs of the pods, at most MaxWatchedPods. Each is a valid token of a subject.
+	PodUids []string `protobuf:"bytes,1,rep,name=pod_uids,json=podUids,proto3" json:"pod_uids,omitempty"`
+	// Containers of any pod may have changed. The first message of a stream has it set, because pleg drops hints while
+	// there is no stream. So has a message if more pods have changed than it can name.
+	AllPods bool `protobuf:"varint,2,opt,name=all_pods,json=allPods,proto3" json:"all_pods,omitempty"`
+	// Iterations of pleg's main loop since the start of pleg.
+	Turns uint64 `protobuf:"varint,3,opt,name=turns,proto3" json:"turns,omitempty"`
+	// The generation of the last relist that succeeded, as in Relist; 0 if there was none.
+	Relist        uint64 `protobuf:"varint,4,opt,name=relist,proto3" json:"relist,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchPodsResponse) Reset() {
+	*x = WatchPodsResponse{}
+	mi := &file_microlet_pleg_v1_pleg_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchPodsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchPodsResponse) ProtoMessage() {}
+
+func (x *WatchPodsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_microlet_pleg_v1_pleg_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchPodsResponse.ProtoReflect.Descriptor instead.
+func (*WatchPodsResponse) Descriptor() ([]byte, []int) {
+	return file_microlet_pleg_v1_pleg_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *WatchPodsResponse) GetPodUids() []string {
+	if x != nil {
+		return x.PodUids
+	}
+	return nil
+}
+
+func (x *WatchPodsResponse) GetAllPods() bool {
+	if x != nil {
+		return x.AllPods
+	}
+	return false
+}
+
+func (x *WatchPodsResponse) GetTurns() uint64 {
+	if x != nil {
+		return x.Turns
+	}
+	return 0
+}
+
+func (x *WatchPodsResponse) GetRelist() uint64 {
+	if x != nil {
+		return x.Relist
+	}
+	return 0
+}
+
 var File_microlet_pleg_v1_pleg_proto protoreflect.FileDescriptor
 
 const file_microlet_pleg_v1_pleg_proto_rawDesc = "" +
@@ -243,14 +355,22 @@ const file_microlet_pleg_v1_pleg_proto_rawDesc = "" +
 	"\x0eLifecycleEvent\x128\n" +
 	"\x04type\x18\x01 \x01(\x0e2$.microlet.pleg.v1.LifecycleEventTypeR\x04type\x12\x17\n" +
 	"\apod_uid\x18\x02 \x01(\tR\x06podUid\x12\x0e\n" +
-	"\x02id\x18\x03 \x01(\tR\x02id*\x8a\x02\n" +
+	"\x02id\x18\x03 \x01(\tR\x02id\"\x12\n" +
+	"\x10WatchPodsRequest\"w\n" +
+	"\x11WatchPodsResponse\x12\x19\n" +
+	"\bpod_uids\x18\x01 \x03(\tR\apodUids\x12\x19\n" +
+	"\ball_pods\x18\x02 \x01(\bR\aallPods\x12\x14\n" +
+	"\x05turns\x18\x03 \x01(\x04R\x05turns\x12\x16\n" +
+	"\x06relist\x18\x04 \x01(\x04R\x06relist*\x8a\x02\n" +
 	"\x12LifecycleEventType\x12$\n" +
 	" LIFECYCLE_EVENT_TYPE_UNSPECIFIED\x10\x00\x12*\n" +
 	"&LIFECYCLE_EVENT_TYPE_CONTAINER_STARTED\x10\x01\x12'\n" +
 	"#LIFECYCLE_EVENT_TYPE_CONTAINER_DIED\x10\x02\x12*\n" +
 	"&LIFECYCLE_EVENT_TYPE_CONTAINER_REMOVED\x10\x03\x12*\n" +
 	"&LIFECYCLE_EVENT_TYPE_CONTAINER_CHANGED\x10\x04\x12!\n" +
-	"\x1dLIFECYCLE_EVENT_TYPE_POD_SYNC\x10\x05B\xbf\x01\n" +
+	"\x1dLIFECYCLE_EVENT_TYPE_POD_SYNC\x10\x052e\n" +
+	"\vPlegService\x12V\n" +
+	"\tWatchPods\x12\".microlet.pleg.v1.WatchPodsRequest\x1a#.microlet.pleg.v1.WatchPodsResponse0\x01B\xbf\x01\n" +
 	"\x14com.microlet.pleg.v1B\tPlegProtoP\x01Z:github.com/microlet/microlet/proto/microlet/pleg/v1;plegv1\xa2\x02\x03MPX\xaa\x02\x10Microlet.Pleg.V1\xca\x02\x10Microlet\\Pleg\\V1\xe2\x02\x1cMicrolet\\Pleg\\V1\\GPBMetadata\xea\x02\x12Microlet::Pleg::V1b\x06proto3"
 
 var (
@@ -266,18 +386,22 @@ func file_microlet_pleg_v1_pleg_proto_rawDescGZIP() []byte {
 }
 
 var file_microlet_pleg_v1_pleg_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_microlet_pleg_v1_pleg_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_microlet_pleg_v1_pleg_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_microlet_pleg_v1_pleg_proto_goTypes = []any{
 	(LifecycleEventType)(0),       // 0: microlet.pleg.v1.LifecycleEventType
 	(*Relist)(nil),                // 1: microlet.pleg.v1.Relist
 	(*LifecycleEvent)(nil),        // 2: microlet.pleg.v1.LifecycleEvent
-	(*timestamppb.Timestamp)(nil), // 3: google.protobuf.Timestamp
+	(*WatchPodsRequest)(nil),      // 3: microlet.pleg.v1.WatchPodsRequest
+	(*WatchPodsResponse)(nil),     // 4: microlet.pleg.v1.WatchPodsResponse
+	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
 }
 var file_microlet_pleg_v1_pleg_proto_depIdxs = []int32{
-	3, // 0: microlet.pleg.v1.Relist.began:type_name -> google.protobuf.Timestamp
+	5, // 0: microlet.pleg.v1.Relist.began:type_name -> google.protobuf.Timestamp
 	0, // 1: microlet.pleg.v1.LifecycleEvent.type:type_name -> microlet.pleg.v1.LifecycleEventType
-	2, // [2:2] is the sub-list for method output_type
-	2, // [2:2] is the sub-list for method input_type
+	3, // 2: microlet.pleg.v1.PlegService.WatchPods:input_type -> microlet.pleg.v1.WatchPodsRequest
+	4, // 3: microlet.pleg.v1.PlegService.WatchPods:output_type -> microlet.pleg.v1.WatchPodsResponse
+	3, // [3:4] is the sub-list for method output_type
+	2, // [2:3] is the sub-list for method input_type
 	2, // [2:2] is the sub-list for extension type_name
 	2, // [2:2] is the sub-list for extension extendee
 	0, // [0:2] is the sub-list for field type_name
@@ -294,9 +418,9 @@ func file_microlet_pleg_v1_pleg_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_microlet_pleg_v1_pleg_proto_rawDesc), len(file_microlet_pleg_v1_pleg_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   2,
+			NumMessages:   4,
 			NumExtensions: 0,
-			NumServices:   0,
+			NumServices:   1,
 		},
 		GoTypes:           file_microlet_pleg_v1_pleg_proto_goTypes,
 		DependencyIndexes: file_microlet_pleg_v1_pleg_proto_depIdxs,

@@ -41,7 +41,7 @@ const (
 type PodsyncServiceClient interface {
 	// nodestatus calls GetHealth before it renews the Lease while the bus is silent.
 	GetHealth(ctx context.Context, in *GetHealthRequest, opts ...grpc.CallOption) (*GetHealthResponse, error)
-	// pleg calls WakePod if the bus is silent. It is the same hint as a lifecycle event.
+	// A pleg that does not serve PlegService calls WakePod if the bus is silent. No other pleg calls it.
 	WakePod(ctx context.Context, in *WakePodRequest, opts ...grpc.CallOption) (*WakePodResponse, error)
 	// With RunPod, RemovePod, GetLocalPod and ListLocalPods, root runs pods without an API server. The error of an
 	// invalid manifest is INVALID_ARGUMENT.
@@ -169,7 +169,7 @@ func (c *podsyncServiceClient) GetVolumeStats(ctx context.Context, in *GetVolume
 type PodsyncServiceServer interface {
 	// nodestatus calls GetHealth before it renews the Lease while the bus is silent.
 	GetHealth(context.Context, *GetHealthRequest) (*GetHealthResponse, error)
-	// pleg calls WakePod if the bus is silent. It is the same hint as a lifecycle event.
+	// A pleg that does not serve PlegService calls WakePod if the bus is silent. No other pleg calls it.
 	WakePod(context.Context, *WakePodRequest) (*WakePodResponse, error)
 	// With RunPod, RemovePod, GetLocalPod and ListLocalPods, root runs pods without an API server. The error of an
 	// invalid manifest is INVALID_ARGUMENT.

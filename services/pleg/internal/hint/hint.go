@@ -1,9 +1,11 @@
-// Package hint sends pleg's hints to podsync: over the bus, or over podsync's socket if the bus is down or hangs.
+// Package hint gives pleg's hints to podsync.
 //
-// A published message has no acknowledgement. So a hint counts as sent only if something else has arrived from the
-// bus since, which shows that the bus works. Otherwise the hint is sent again by gRPC. A duplicate hint costs
-// podsync one extra sync. A lost hint would delay the restart of a container. A hint that the bus takes while podsync
-// has no connection to it is lost; podsync looks at the runtime itself after each connect.
+// podsync opens a stream and reads the hints from it. The end of the stream shows podsync at once that pleg has ended.
+// The messages of the stream show that pleg's loop turns and that its relists succeed; there is one every 2 s if there
+// is no hint. Each stream begins with the hint that any pod may have changed, so pleg keeps no hints while podsync has
+// no stream.
+//
+// Each hint is also published on the bus, for other readers. A podsync that reads the stream does not depend on that.
 package hint
 
 import (
@@ -16,14 +18,24 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	plegv1 "github.com/microlet/microlet/proto/microlet/pleg/v1"
-	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/pause"
 	"github.com/microlet/microlet/services/internal/signal"
 	"github.com/microlet/microlet/services/pleg/internal/relist"
+)
+
+const (
+	// pulse is the longest pause between two messages of a stream.
+	pulse = 2 * time.Second
+	// backlog is how many hints may wait for the bus, and retry the pause after the bus has not taken one.
+	backlog = 1000
+	retry   = time.Second
 )
 
 // Publisher is the bus, as far as hints need it.
@@ -31,176 +43,178 @@ type Publisher interface {
 	Publish(subject string, m proto.Message) error
 }
 
-// Waker is podsync's own socket.
-type Waker interface {
-	WakePod(ctx context.Context, in *podsyncv1.WakePodRequest,
-		opts ...grpc.CallOption) (*podsyncv1.WakePodResponse, error)
+// Hinter is a relist.Sink, and serves podsync. Make it with New.
+type Hinter struct {
+	plegv1.UnimplementedPlegServiceServer
+	bus       Publisher
+	turns     func() uint64
+	log       *slog.Logger
+	hints     *prometheus.CounterVec
+	publishes chan relist.Event
+	stopped   chan struct{} // closed when Run ends
+
+	mu     sync.Mutex
+	relist uint64  // generation of the last relist that succeeded
+	stream *stream // nil if podsync has none
 }
 
-var _ Waker = (podsyncv1.PodsyncServiceClient)(nil)
+// stream is one call of WatchPods. Its fields are guarded by Hinter.mu.
+type stream struct {
+	changed signal.Signal // there is something to send
+	pods    map[string]struct{}
+	all     bool
+}
 
-const (
-	// margin is how much later than a hint the bus must have spoken to prove that it took the hint.
-	margin = 100 * time.Millisecond
-	// patience is how long a hint waits for that proof. Four services put a heartbeat each 5 s, so
-	// that a bus that lives is seldom silent for so long.
-	patience = 3 * time.Second
-	// wakeTimeout bounds one WakePod.
-	wakeTimeout = 2 * time.Second
-	// retry is the pause after a WakePod failed, and how often proofs are checked.
-	retry = time.Second
+var (
+	_ relist.Sink              = (*Hinter)(nil)
+	_ plegv1.PlegServiceServer = (*Hinter)(nil)
 )
 
-// Hinter is a relist.Sink. Make it with New.
-type Hinter struct {
-	bus     Publisher
-	podsync Waker
-	log     *slog.Logger
-	sent    *prometheus.CounterVec
-
-	mu        sync.Mutex
-	queue     []relist.Event
-	unproven  map[string]time.Time // pod UID → when it was published
-	wake      map[string]struct{}  // pod UIDs to send by gRPC
-	spoken    time.Time            // when the bus spoke last
-	queued    signal.Signal
-	wakeAgain signal.Signal
-}
-
-var _ relist.Sink = (*Hinter)(nil)
-
-// New returns a Hinter; Run runs it.
-func New(bus Publisher, podsync Waker, log *slog.Logger, metrics prometheus.Registerer) *Hinter {
-	sent := prometheus.NewCounterVec(prometheus.CounterOpts{
+// New returns a Hinter; Run runs it. turns counts the iterations of pleg's main loop.
+func New(bus Publisher, turns func() uint64, log *slog.Logger, metrics prometheus.Registerer) *Hinter {
+	hints := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "microlet_pleg_hints_total",
-		Help: "Hints by the way they took (bus, grpc) and the result (ok, error). One hint may take both ways.",
+		Help: "Hints by way (grpc is podsync's stream, bus) and result (ok, error). Each hint takes both ways. A hint that " +
+			"finds no stream is an error.",
 	}, []string{"way", "result"})
-	metrics.MustRegister(sent)
+	metrics.MustRegister(hints)
 	return &Hinter{
-		bus: bus, podsync: podsync, log: log, sent: sent,
-		unproven: make(map[string]time.Time), wake: make(map[string]struct{}),
-		queued: signal.New(), wakeAgain: signal.New(),
+		bus: bus, turns: turns, log: log, hints: hints,
+		publishes: make(chan relist.Event, backlog), stopped: make(chan struct{}),
 	}
 }
 
-// Hint takes a hint and returns at once. A pod whose UID cannot be part of a subject was never
-// admitted by podsync; it belongs to another program, and no service needs the hint.
+// Hint takes a hint and returns at once. podsync admits no pod whose UID cannot be part of a subject, so such a pod
+// needs no hint.
 func (h *Hinter) Hint(ev relist.Event) {
 	if err := subject.ValidToken(ev.PodUID); err != nil {
 		h.log.Debug("ignoring a pod that podsync cannot have started", logkey.Err, err)
 		return
 	}
-	h.mu.Lock()
-	h.queue = append(h.queue, ev)
-	h.mu.Unlock()
-	h.queued.Set()
-}
-
-// BusSpoke notes that a message came out of the bus.
-func (h *Hinter) BusSpoke() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.spoken = time.Now()
-	for uid, at := range h.unproven {
-		if h.spoken.Sub(at) >= margin {
-			delete(h.unproven, uid)
-		}
+	h.count("grpc", h.add(ev.PodUID))
+	select {
+	case h.publishes <- ev:
+	default:
+		h.count("bus", false)
 	}
 }
 
-// Run delivers hints until ctx ends.
+// Relisted notes the generation of a relist that has succeeded.
+func (h *Hinter) Relisted(generation uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.relist = generation
+}
+
+// Run publishes hints until ctx ends, and then ends the stream.
 func (h *Hinter) Run(ctx context.Context) error {
-	var wakes sync.WaitGroup
-	defer wakes.Wait()
-	wakes.Go(func() { h.runWakes(ctx) })
-	ticker := time.NewTicker(retry)
-	defer ticker.Stop()
+	defer close(h.stopped)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-h.queued:
-			h.publish()
-		case <-ticker.C:
-			h.expireUnproven()
-		}
-	}
-}
-
-func (h *Hinter) publish() {
-	h.mu.Lock()
-	queue := h.queue
-	h.queue = nil
-	h.mu.Unlock()
-	for _, ev := range queue {
-		err := h.bus.Publish(subject.LifecycleEvent(ev.PodUID), &plegv1.LifecycleEvent{
-			Type: eventType(ev.Type), PodUid: ev.PodUID, Id: ev.ID,
-		})
-		h.mu.Lock()
-		if err != nil {
-			h.sent.WithLabelValues("bus", "error").Inc()
-			h.wake[ev.PodUID] = struct{}{}
-			h.wakeAgain.Set()
-		} else {
-			h.sent.WithLabelValues("bus", "ok").Inc()
-			h.unproven[ev.PodUID] = time.Now()
-		}
-		h.mu.Unlock()
-	}
-}
-
-// expireUnproven takes the hints of which the bus gave no proof for too long to the other way.
-func (h *Hinter) expireUnproven() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	now := time.Now()
-	for uid, at := range h.unproven {
-		if now.Sub(at) >= patience {
-			delete(h.unproven, uid)
-			h.wake[uid] = struct{}{}
-			h.wakeAgain.Set()
-		}
-	}
-}
-
-func (h *Hinter) runWakes(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-h.wakeAgain:
-		}
-		for !h.wakeAll(ctx) {
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(retry):
+		case ev := <-h.publishes:
+			// A podsync that knows no stream needs the hints of pleg's first relist, which may be before the bus is there.
+			for !h.publish(ev) && pause.For(ctx, retry) == nil {
 			}
 		}
 	}
 }
 
-// wakeAll sends podsync every pod that waits for it, and reports whether none is left. What
-// podsync refuses stays: while it is away nothing else can be done for the pod anyway.
-func (h *Hinter) wakeAll(ctx context.Context) bool {
-	h.mu.Lock()
-	uids := slices.Sorted(maps.Keys(h.wake))
-	h.mu.Unlock()
-	for _, uid := range uids {
-		call, cancel := context.WithTimeout(ctx, wakeTimeout)
-		_, err := h.podsync.WakePod(call, &podsyncv1.WakePodRequest{PodUid: uid})
-		cancel()
-		if err != nil {
-			h.sent.WithLabelValues("grpc", "error").Inc()
-			h.log.Warn("wake-up past the bus failed, will retry", logkey.PodUID, uid, logkey.Err, err)
-			return false
+func (h *Hinter) publish(ev relist.Event) bool {
+	err := h.bus.Publish(subject.LifecycleEvent(ev.PodUID), &plegv1.LifecycleEvent{
+		Type: eventType(ev.Type), PodUid: ev.PodUID, Id: ev.ID,
+	})
+	h.count("bus", err == nil)
+	return err == nil
+}
+
+// WatchPods implements plegv1.PlegServiceServer.
+func (h *Hinter) WatchPods(_ *plegv1.WatchPodsRequest,
+	out grpc.ServerStreamingServer[plegv1.WatchPodsResponse]) error {
+	s := h.open()
+	defer h.close(s)
+	h.log.Info("podsync reads the hints")
+	ticker := time.NewTicker(pulse)
+	defer ticker.Stop()
+	for {
+		m := h.take(s)
+		if m == nil {
+			return status.Error(codes.Aborted, "there is a newer stream")
 		}
-		h.sent.WithLabelValues("grpc", "ok").Inc()
-		h.mu.Lock()
-		delete(h.wake, uid)
-		h.mu.Unlock()
+		if err := out.Send(m); err != nil {
+			return err
+		}
+		select {
+		case <-out.Context().Done():
+			h.log.Info("podsync no longer reads the hints")
+			return status.FromContextError(out.Context().Err()).Err()
+		case <-h.stopped:
+			return status.Error(codes.Unavailable, "pleg stops")
+		case <-s.changed:
+		case <-ticker.C:
+		}
 	}
+}
+
+// open begins a stream and ends the one before.
+func (h *Hinter) open() *stream {
+	s := &stream{changed: signal.New(), pods: map[string]struct{}{}, all: true}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.stream != nil {
+		h.stream.changed.Set()
+	}
+	h.stream = s
+	return s
+}
+
+func (h *Hinter) close(s *stream) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.stream == s {
+		h.stream = nil
+	}
+}
+
+// add gives a pod to the stream, and reports whether there is one.
+func (h *Hinter) add(uid string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := h.stream
+	switch {
+	case s == nil:
+		return false
+	case len(s.pods) < plegv1.MaxWatchedPods:
+		s.pods[uid] = struct{}{}
+	default:
+		s.all = true
+	}
+	s.changed.Set()
 	return true
+}
+
+// take returns the next message of a stream; nil if there is a newer stream.
+func (h *Hinter) take(s *stream) *plegv1.WatchPodsResponse {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.stream != s {
+		return nil
+	}
+	m := &plegv1.WatchPodsResponse{
+		PodUids: slices.Sorted(maps.Keys(s.pods)), AllPods: s.all, Turns: h.turns(), Relist: h.relist,
+	}
+	clear(s.pods)
+	s.all = false
+	return m
+}
+
+func (h *Hinter) count(way string, ok bool) {
+	result := "ok"
+	if !ok {
+		result = "error"
+	}
+	h.hints.WithLabelValues(way, result).Inc()
 }
 
 func eventType(t relist.EventType) plegv1.LifecycleEventType {

@@ -1,7 +1,7 @@
 // Package api serves podsync's gRPC API to nodestatus, pleg, evictor, stats and root.
 //
-// It reports whether podsync's dispatcher makes progress, wakes workers if the bus is down, evicts pods for evictor,
-// asks for stats how full volumes are, and runs and removes the pods of "microlet run-pod". Only root may do the last,
+// It reports whether podsync's dispatcher makes progress, evicts pods for evictor, asks for stats how full volumes are,
+// wakes workers for an older pleg, and runs and removes the pods of "microlet run-pod". Only root may do the last,
 // because such a pod can be anything.
 package api
 
@@ -22,18 +22,11 @@ type Workers interface {
 	WakeAll(reason string)
 }
 
-// PLEG hears of pleg's hints.
-type PLEG interface {
-	// Hinted notes a sign of life.
-	Hinted()
-}
-
 // server is podsync's service.
 type server struct {
 	localPods
 	pulse   *service.Pulse
 	workers Workers
-	pleg    PLEG
 	evictor Evictor
 	dead    DeadContainers
 	volumes Volumes
@@ -42,7 +35,6 @@ type server struct {
 // Deps are what answers the callers.
 type Deps struct {
 	Workers Workers
-	PLEG    PLEG
 	Pods    LocalPods
 	Mirrors Mirrors
 	Evictor Evictor
@@ -57,7 +49,7 @@ type ExplainDeps = explain.Deps
 // Register has s answer its callers, each role those that it may call.
 func Register(s *service.Service, d Deps) {
 	podsyncv1.RegisterPodsyncServiceServer(s.GRPC, &server{
-		localPods: localPods{pods: d.Pods, mirrors: d.Mirrors}, pulse: s.Pulse, workers: d.Workers, pleg: d.PLEG,
+		localPods: localPods{pods: d.Pods, mirrors: d.Mirrors}, pulse: s.Pulse, workers: d.Workers,
 		evictor: d.Evictor, dead: d.Dead, volumes: d.Volumes,
 	})
 	for method, roles := range callers {
@@ -84,9 +76,8 @@ func (s *server) GetHealth(context.Context, *podsyncv1.GetHealthRequest) (*podsy
 	return &podsyncv1.GetHealthResponse{Turns: s.pulse.Turns(), IdleMilliseconds: s.pulse.Idle().Milliseconds()}, nil
 }
 
-// WakePod is pleg's hint when the bus is away.
+// WakePod is a hint of a pleg that serves no stream of hints, when the bus is away.
 func (s *server) WakePod(_ context.Context, r *podsyncv1.WakePodRequest) (*podsyncv1.WakePodResponse, error) {
-	s.pleg.Hinted()
 	if r.GetPodUid() == "" {
 		s.workers.WakeAll("pleg")
 	} else {

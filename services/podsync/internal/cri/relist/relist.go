@@ -1,39 +1,46 @@
-// Package relist lists the runtime for podsync while pleg does not.
+// Package relist wakes workers when the runtime has changed.
 //
-// If pleg is silent, hangs or is down, if its relists fail, or if the bus between them is down, this loop lists the
-// runtime every 5 s and wakes the workers of pods that have changed. So podsync notices an exit within the silence
-// allowed to pleg plus one period.
-//
-// A hint that pleg publishes while podsync has no connection to the bus is lost. So the loop also looks once after each
-// connect, whichever side has lost a message.
+// It reads pleg's hints from a stream of gRPC. If the stream ends, or if pleg's loop or its relists stop, this package
+// lists the runtime at once, and then every 5 s until pleg watches the runtime again. It also looks once when a stream
+// begins, because pleg keeps no hints while there is no stream. It does not use the bus.
 package relist
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
-	"sync/atomic"
+	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health/grpc_health_v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/prometheus/client_golang/prometheus"
-
+	plegv1 "github.com/microlet/microlet/proto/microlet/pleg/v1"
+	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/pause"
 	"github.com/microlet/microlet/services/internal/service"
-	"github.com/microlet/microlet/services/podsync/internal/cri/internal/plegwatch"
+	"github.com/microlet/microlet/services/internal/signal"
 )
 
-// The loop's times.
 const (
-	// Period between two looks while pleg is silent.
-	Period = 5 * time.Second
-	// Silence of pleg after which podsync looks itself.
-	Silence = 6 * time.Second
-
-	check   = time.Second
+	// period is the pause between two looks while pleg does not watch the runtime, and gap that between any two.
+	period = 5 * time.Second
+	gap    = time.Second
+	// timeout bounds one look.
 	timeout = 10 * time.Second
-	// settle is how long after a connect the loop looks: the bus then passes hints on to this connection.
-	settle = time.Second
+
+	// silence is how long pleg's loop may stand still. pleg sends a message every 2 s.
+	silence = 5 * time.Second
+	// staleRelist is the age from which pleg's last relist proves nothing: its slowest period and then some.
+	staleRelist = 15 * time.Second
+	// firstPause and lastPause bound the pause between two streams. The connection has a back-off of its own besides.
+	firstPause = 100 * time.Millisecond
+	lastPause  = 5 * time.Second
+	// maxMessage fits as many pods as a message may name.
+	maxMessage = 256 << 10
 )
 
 // Runtime lists what runs: per pod a digest that changes with the pod's sandboxes and containers.
@@ -49,75 +56,105 @@ type Workers interface {
 	Wake(uid types.UID, reason string)
 }
 
-// Relister is the loop.
-type Relister struct {
-	Runtime Runtime
-	Workers Workers
-	// LastProof is when pleg last proved that it watches the runtime; zero if it never did.
-	LastProof func() time.Time
-	Log       *slog.Logger
-	// Relists counts the looks.
-	Relists prometheus.Counter
-
-	looking bool
-	// due is when the look after the last connect is due; nil if there was a look since.
-	due atomic.Pointer[time.Time]
+// peer is pleg's API.
+type peer struct {
+	health grpc_health_v1.HealthClient
+	hints  plegv1.PlegServiceClient
 }
 
-// Start follows pleg on the bus, and relists while pleg is silent. It returns what is known of pleg.
-func Start(s *service.Service, runtime Runtime, workers Workers) *plegwatch.Liveness {
-	pleg := plegwatch.Watch(s.Bus, workers)
-	r := &Relister{
-		Runtime: runtime, Workers: workers, LastProof: pleg.Last, Log: s.Log, Relists: newCounter(s.Metrics),
+// watch opens a stream as soon as pleg is there. A pleg of before the stream would report the call as one that podsync
+// may not make, so podsync asks first whether pleg has the service.
+func (p peer) watch(ctx context.Context) (grpc.ServerStreamingClient[plegv1.WatchPodsResponse], error) {
+	name := plegv1.PlegService_ServiceDesc.ServiceName
+	ask := &grpc_health_v1.HealthCheckRequest{Service: name}
+	if _, err := p.health.Check(ctx, ask, grpc.WaitForReady(true)); err != nil {
+		return nil, fmt.Errorf("ask pleg for %s: %w", name, err)
 	}
-	s.Bus.OnConnect(r.connected)
-	s.Go("relist", r.Run)
-	return pleg
+	return p.hints.WatchPods(ctx, &plegv1.WatchPodsRequest{}, grpc.MaxCallRecvMsgSize(maxMessage))
 }
 
-// connected notes a new connection to the bus.
-func (r *Relister) connected() {
-	due := time.Now().Add(settle)
-	r.due.Store(&due)
+// Relister follows pleg, and relists while pleg does not watch the runtime.
+type Relister struct {
+	runtime Runtime
+	workers Workers
+	pleg    peer
+	log     *slog.Logger
+	relists prometheus.Counter
+	asked   signal.Signal // for a look
+
+	mu       sync.Mutex
+	turns    uint64
+	turned   time.Time // when turns changed last; zero since the end of a stream
+	relist   uint64
+	relisted time.Time // when relist changed last
 }
 
-// Run looks when it must, until ctx ends.
-func (r *Relister) Run(ctx context.Context) error {
-	ticker := time.NewTicker(check)
-	defer ticker.Stop()
-	var looked time.Time
-	began := time.Now() // pleg gets as long to give its first proof
+// Start has s follow pleg, and relist while pleg does not watch the runtime.
+func Start(ctx context.Context, s *service.Service, runtime Runtime, workers Workers) error {
+	conn, err := s.Dial(ctx, role.PLEG)
+	if err != nil {
+		return err
+	}
+	pleg := peer{health: grpc_health_v1.NewHealthClient(conn), hints: plegv1.NewPlegServiceClient(conn)}
+	r := newRelister(runtime, workers, pleg, s.Log, s.Metrics)
+	s.Go("relist", func(ctx context.Context) error {
+		defer conn.Close()
+		return r.run(ctx)
+	})
+	return nil
+}
+
+func newRelister(runtime Runtime, workers Workers, pleg peer, log *slog.Logger,
+	metrics prometheus.Registerer) *Relister {
+	relists := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "microlet_podsync_relists_total",
+		Help: "Relists that podsync did itself: while pleg did not watch the runtime, and at the beginning of each stream " +
+			"of hints.",
+	})
+	metrics.MustRegister(relists)
+	now := time.Now() // pleg gets the time to start
+	return &Relister{
+		runtime: runtime, workers: workers, pleg: pleg, log: log, relists: relists, asked: signal.New(),
+		turned: now, relisted: now,
+	}
+}
+
+// run follows pleg and looks when it must, until ctx ends.
+func (r *Relister) run(ctx context.Context) error {
+	var following sync.WaitGroup
+	following.Go(func() { r.follow(ctx) })
+	defer following.Wait()
+	due, silent, wait := false, false, silence
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case now := <-ticker.C:
-			proof := r.LastProof()
-			if proof.Before(began) {
-				proof = began
-			}
-			silent := now.Sub(proof) > Silence
-			r.logChange(silent)
-			due := r.due.Load()
-			if (silent || due != nil && !now.Before(*due)) && now.Sub(looked) >= Period {
-				looked = now
-				if r.look(ctx) {
-					r.due.CompareAndSwap(due, nil)
-				}
-			}
+		case <-r.asked:
+			due = true
+		case <-time.After(wait):
 		}
+		left := r.watchesFor()
+		if silent != (left <= 0) {
+			silent = !silent
+			r.logSilence(silent)
+		}
+		if !due && !silent {
+			wait = left
+			continue
+		}
+		due = !r.look(ctx)
+		if pause.For(ctx, gap) != nil {
+			return nil
+		}
+		wait = period - gap
 	}
 }
 
-func (r *Relister) logChange(silent bool) {
-	if silent == r.looking {
-		return
-	}
-	r.looking = silent
+func (r *Relister) logSilence(silent bool) {
 	if silent {
-		r.Log.Warn("pleg does not look at the runtime, relisting here", "period", Period)
+		r.log.Warn("pleg does not watch the runtime, relisting here", "period", period)
 	} else {
-		r.Log.Info("pleg looks again")
+		r.log.Info("pleg watches the runtime")
 	}
 }
 
@@ -125,27 +162,84 @@ func (r *Relister) logChange(silent bool) {
 func (r *Relister) look(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	r.Relists.Inc()
-	now, err := r.Runtime.Digests(ctx)
+	r.relists.Inc()
+	now, err := r.runtime.Digests(ctx)
 	if err != nil {
-		r.Log.Error("relist failed", logkey.Err, err)
+		r.log.Error("relist failed", logkey.Err, err)
 		return false
 	}
-	for uid, seen := range r.Workers.Seen() {
+	for uid, seen := range r.workers.Seen() {
 		if now[uid] != seen {
-			r.Workers.Wake(uid, "relist")
+			r.workers.Wake(uid, "relist")
 		}
 	}
 	return true
 }
 
-// newCounter registers the counter of looks.
-func newCounter(r prometheus.Registerer) prometheus.Counter {
-	c := prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "microlet_podsync_relists_total",
-		Help: "Relists that podsync did itself: while pleg was silent or failed to relist, and after each connect to the " +
-			"bus.",
-	})
-	r.MustRegister(c)
-	return c
+// follow reads one stream after the other until ctx ends.
+func (r *Relister) follow(ctx context.Context) {
+	for failures := 0; ctx.Err() == nil; failures++ {
+		heard, err := r.read(ctx)
+		if heard {
+			failures = 0
+			r.ended()
+			r.asked.Set()
+		}
+		if failures == 0 && ctx.Err() == nil {
+			r.log.Warn("no hints from pleg, will ask for them again", logkey.Err, err)
+		}
+		pause.Longer(ctx, failures, firstPause, lastPause)
+	}
+}
+
+// read opens a stream and reads it to its end. It reports whether pleg has sent anything. The
+// connection pings, so a pleg that is stopped ends the stream too.
+func (r *Relister) read(ctx context.Context) (heard bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := r.pleg.watch(ctx)
+	if err != nil {
+		return false, err
+	}
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			return heard, err
+		}
+		heard = true
+		r.heard(m)
+		for _, uid := range m.GetPodUids() {
+			r.workers.Wake(types.UID(uid), "pleg")
+		}
+		if m.GetAllPods() {
+			r.asked.Set()
+		}
+	}
+}
+
+// heard takes what a message proves. A loop that stands still and a relist that failed prove nothing.
+func (r *Relister) heard(m *plegv1.WatchPodsResponse) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	if m.GetTurns() != r.turns {
+		r.turns, r.turned = m.GetTurns(), now
+	}
+	if m.GetRelist() != 0 && m.GetRelist() != r.relist {
+		r.relist, r.relisted = m.GetRelist(), now
+	}
+}
+
+// ended takes what the end of a stream proves.
+func (r *Relister) ended() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.turned = time.Time{}
+}
+
+// watchesFor is how much longer pleg counts as watching the runtime if it sends nothing more.
+func (r *Relister) watchesFor() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return min(time.Until(r.turned.Add(silence)), time.Until(r.relisted.Add(staleRelist)))
 }
