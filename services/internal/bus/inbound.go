@@ -32,7 +32,7 @@ const (
 var errInbound = errors.New("the bus says what it never says")
 
 // inbound is a connection on which the bus may say what it says to its clients, and no more. nats.go takes lines of any
-// length and allocates a message by the size that its line has: by one line, a bus that somebody took over would end
+// length and allocates a message by the size that its line has: by one line, a bus that is taken over would end
 // this process.
 //
 // https://docs.nats.io/reference/reference-protocols/nats-protocol

@@ -43,8 +43,8 @@ func (p *Program) Run() bool {
 	return true
 }
 
-// endGroup kills this process and what it has started. A service that is killed closes the socket too, and the child may
-// read that before it gets the signal.
+// endGroup kills this process and what it has started. A service that is killed closes the socket too, and the child
+// may read that before it gets the signal.
 func endGroup() {
 	if unix.Getpgrp() == unix.Getpid() { // else the group is that of the process that started it by hand
 		_ = unix.Kill(0, unix.SIGKILL)

@@ -151,7 +151,8 @@ var supportTable = []supportRow{
 		"`kubelet-client-current.pem` in `--cert-dir`, as after a bootstrap. Otherwise the start warns that the " +
 		"certificate is not renewed."},
 	{name: "contentType", state: supported},
-	{name: "kubeAPIQPS", state: supported, note: "For pods, whose namespaces take turns. Heartbeats of the node have no limit."},
+	{name: "kubeAPIQPS", state: supported,
+		note: "For pods, whose namespaces take turns. Heartbeats of the node have no limit."},
 	{name: "kubeAPIBurst", state: supported, note: "The same as for kubeAPIQPS."},
 	{name: "eventRecordQPS", state: supported},
 	{name: "eventBurst", state: supported},

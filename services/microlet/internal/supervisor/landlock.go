@@ -39,6 +39,7 @@ func confine(folders []string) error {
 		}
 	}
 	attr := unix.LandlockRulesetAttr{Handled_access_fs: handled}
+	//nolint:gosec // the kernel reads the structure during the call
 	set, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)),
 		unsafe.Sizeof(attr.Handled_access_fs), 0)
 	if errno != 0 {
@@ -70,6 +71,7 @@ func allow(set uintptr, path string, access uint64) error {
 	}
 	defer func() { _ = unix.Close(fd) }()
 	rule := unix.LandlockPathBeneathAttr{Allowed_access: access, Parent_fd: int32(fd)}
+	//nolint:gosec // the kernel reads the structure during the call
 	_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, set, unix.LANDLOCK_RULE_PATH_BENEATH,
 		uintptr(unsafe.Pointer(&rule)), 0, 0, 0)
 	if errno != 0 {

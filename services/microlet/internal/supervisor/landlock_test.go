@@ -58,7 +58,7 @@ func change(ctx context.Context, n *run.Notifier) error {
 	return nil
 }
 
-// TestWhereAProcessWrites: of all that everybody may write to, it writes to its own folders.
+// TestWhereAProcessWrites: of the folders that all users may write to, a process writes to its own folders.
 func TestWhereAProcessWrites(t *testing.T) {
 	for _, confined := range []bool{true, false} {
 		t.Run(fmt.Sprintf("confined %v", confined), func(t *testing.T) {

@@ -143,7 +143,7 @@ func TestAProcessThatWritesMuch(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			w.Close()
+			_ = w.Close()
 			copied.Wait()
 			want := time.Duration(lines*(len(line)+lineCost)-logBurst) * time.Second / logRate
 			if took := time.Since(began); took < want {

@@ -36,11 +36,7 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 	if err := w.supersede(ctx, p); err != nil {
 		return 0, err
 	}
-	if !w.history.adopted {
-		w.deps.Objects.Register(p)
-		w.backoff.Adopt(state)
-		w.history.adopted = true
-	}
+	w.adopt(p, state)
 	if admitted, err := w.admit(ctx, p, state); err != nil || !admitted {
 		return 0, err
 	}
@@ -92,6 +88,15 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 	}
 	w.reporter.report(p, state)
 	return 0, transient("sync the pod", fmt.Errorf("still changing after %d iterations", iterations))
+}
+
+// adopt has the first sync take over what an earlier podsync has left of the pod.
+func (w *worker) adopt(p *v1.Pod, state *pod.State) {
+	if !w.history.adopted {
+		w.deps.Objects.Register(p)
+		w.backoff.Adopt(state)
+		w.history.adopted = true
+	}
 }
 
 // beginBackground begins what does not depend on the outcome of the sync: a container that cannot be started must not

@@ -130,8 +130,8 @@ func (w *worker) wake() {
 	}
 }
 
-// A worker that others wake more often is woken later: pleg and the prober may do so as often as they like. The start of
-// a pod of many containers wakes it dozens of times.
+// A worker that others wake more often is woken later: pleg and the prober may do so as often as they like. The start
+// of a pod of many containers wakes it dozens of times.
 const (
 	wakeRate  = 10 // a second
 	wakeBurst = 50

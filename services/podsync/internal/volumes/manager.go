@@ -117,26 +117,31 @@ type Manager struct {
 	claims, inline, exports *notes
 }
 
+// setDefaults sets what may be left out.
+func (o *ManagerOptions) setDefaults() {
+	if o.Deadline == 0 {
+		o.Deadline = defaultDeadline
+	}
+	if o.Private == nil {
+		o.Private = func(*v1.Pod) string { return "" }
+	}
+	if o.Gone == nil {
+		o.Gone = func(types.UID) {}
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	if o.Metrics == nil {
+		o.Metrics = metrics.New(nil, nil)
+	}
+	if o.Allocatable == nil {
+		o.Allocatable = func() v1.ResourceList { return nil }
+	}
+}
+
 // NewManager returns a Manager.
 func NewManager(opts ManagerOptions) *Manager {
-	if opts.Deadline == 0 {
-		opts.Deadline = defaultDeadline
-	}
-	if opts.Private == nil {
-		opts.Private = func(*v1.Pod) string { return "" }
-	}
-	if opts.Gone == nil {
-		opts.Gone = func(types.UID) {}
-	}
-	if opts.Log == nil {
-		opts.Log = slog.Default()
-	}
-	if opts.Metrics == nil {
-		opts.Metrics = metrics.New(nil, nil)
-	}
-	if opts.Allocatable == nil {
-		opts.Allocatable = func() v1.ResourceList { return nil }
-	}
+	opts.setDefaults()
 	m := &Manager{
 		opts: opts, calls: &calls{}, mountInfo: mountlist.File, checked: &checkedClaims{claims: opts.Claims},
 		claims: newNotes(claimName, opts.BootID), inline: newNotes(csivolume.Plugin, opts.BootID),

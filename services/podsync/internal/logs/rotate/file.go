@@ -128,8 +128,8 @@ func (f *file) remove(name string) error {
 	return nil
 }
 
-// tooLarge is how large a log may become that is compressed, however small logs are to be. One that grows by hundreds of
-// megabytes a second would take minutes, for which the logs of all other containers would wait.
+// tooLarge is how large a log may become that is compressed, however small logs are to be. One that grows by hundreds
+// of megabytes a second would take minutes, for which the logs of all other containers would wait.
 const tooLarge = 256 << 20
 
 // compress compresses the rotated logs that are not yet, but for those that have become much larger than they were to

@@ -68,7 +68,7 @@ func TestOnlyAddressesOfTheNode(t *testing.T) {
 	})
 }
 
-// TestMoreAddressesThanANodeHas: a bus that somebody took over says what it likes.
+// TestMoreAddressesThanANodeHas: a bus that is taken over says what it likes.
 func TestMoreAddressesThanANodeHas(t *testing.T) {
 	pairs := []string{"InternalIP", "192.0.2.1"}
 	for i := range 10 * maxAddresses {

@@ -176,7 +176,8 @@ func (vs *Volumes) stagedBlocks() ([]stagedVolume, error) {
 }
 
 // releaseOrphans takes a volume from pods that are no more on the node.
-func (vs *Volumes) releaseOrphans(ctx context.Context, locked *lockedVolume, v stagedVolume, driver *csidriver.Driver) error {
+func (vs *Volumes) releaseOrphans(ctx context.Context, locked *lockedVolume, v stagedVolume,
+	driver *csidriver.Driver) error {
 	orphans, err := vs.layout.orphans(v.pv)
 	if err != nil {
 		return err

@@ -284,7 +284,8 @@ func (vs *Volumes) unstage(ctx context.Context, v stagedVolume) error {
 }
 
 // unstageBy has the driver unstage a volume that no pod has, and measures it.
-func (vs *Volumes) unstageBy(ctx context.Context, locked *lockedVolume, v stagedVolume, driver *csidriver.Driver) (err error) {
+func (vs *Volumes) unstageBy(ctx context.Context, locked *lockedVolume, v stagedVolume,
+	driver *csidriver.Driver) (err error) {
 	began, operation := time.Now(), metrics.UnmountDevice
 	if v.pv != "" {
 		operation = metrics.UnmapDevice
