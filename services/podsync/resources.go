@@ -15,7 +15,6 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/cgroups"
 	"github.com/microlet/microlet/services/podsync/internal/cgroups/allocatable"
-	"github.com/microlet/microlet/services/podsync/internal/cgroups/userns"
 	"github.com/microlet/microlet/services/podsync/internal/images"
 	"github.com/microlet/microlet/services/podsync/internal/logs"
 	"github.com/microlet/microlet/services/podsync/internal/node"
@@ -23,6 +22,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pods"
 	"github.com/microlet/microlet/services/podsync/internal/pods/criconfig"
+	"github.com/microlet/microlet/services/podsync/internal/pods/userns"
 	"github.com/microlet/microlet/services/podsync/internal/volumes"
 )
 

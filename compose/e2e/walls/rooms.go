@@ -125,7 +125,7 @@ func Picture(rooms []Room) string {
 var besides = map[string]string{
 	"cgroups/allocatable":      "the limits of all pods together; it uses the door",
 	"cgroups/system":           "the cgroup of what is no pod; it uses the door",
-	"cgroups/userns":           "the user IDs of pods with users of their own",
+	"pods/userns":              "the user IDs of pods with users of their own",
 	"cluster/absence":          "whether the API server itself says that an object is gone",
 	"cluster/informer":         "watches of single objects",
 	"cluster/persistentvolume": "what a claim is bound to",
