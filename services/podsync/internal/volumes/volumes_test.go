@@ -164,9 +164,9 @@ func TestTokenIsItsUsersOnly(t *testing.T) {
 		security *v1.PodSecurityContext
 		mode     fs.FileMode
 	}{
-		"anybody":  {nil, 0o644},
-		"one user": {&v1.PodSecurityContext{RunAsUser: new(int64)}, 0o600},
-		"fsGroup":  {&v1.PodSecurityContext{FSGroup: new(int64)}, 0o640},
+		"all users": {nil, 0o644},
+		"one user":  {&v1.PodSecurityContext{RunAsUser: new(int64)}, 0o600},
+		"fsGroup":   {&v1.PodSecurityContext{FSGroup: new(int64)}, 0o640},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, _ := manager(t, a)

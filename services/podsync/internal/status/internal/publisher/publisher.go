@@ -55,7 +55,7 @@ func (p *Publisher) Pod(api *v1.Pod, source podsyncv1.PodSource, terminating boo
 }
 
 // maxEnded is how large the status of a pod may be that is put whole when it has ended: as many pods as the API server
-// has may wait for somebody to delete them.
+// has may wait for their deletion.
 const maxEnded = 64 << 10
 
 // Status puts what runs of a pod and what its status says.

@@ -186,7 +186,7 @@ func TestTheDeviceIsHeld(t *testing.T) {
 		if number.Rdevice != wanted.Rdev {
 			return fmt.Errorf("the loop device is over device %x, want %x", number.Rdevice, wanted.Rdev)
 		}
-		// Somebody has it open.
+		// Another process has it open.
 		if err := m.Unmap(); !errors.Is(err, syscall.EBUSY) {
 			return fmt.Errorf("unmapped while the loop device is in use: %w", err)
 		}

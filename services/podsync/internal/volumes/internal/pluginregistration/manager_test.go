@@ -192,7 +192,7 @@ func TestPluginsComeAndGo(t *testing.T) {
 	}
 }
 
-// A plugin that restarts may put its new socket in place before anybody saw the old one go.
+// A plugin that restarts may put its new socket in place before the old one is seen to go.
 func TestAReplacedPluginIsTakenBackFirst(t *testing.T) {
 	h := &handler{}
 	dir, _, _ := start(t, h)

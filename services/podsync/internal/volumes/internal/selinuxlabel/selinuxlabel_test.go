@@ -99,7 +99,7 @@ func TestWhatAPodWants(t *testing.T) {
 		"the driver mounts without":    {pod: pod("u", optionsA, nil), unmountable: true},
 		"it may disagree nevertheless": {pod: pod("u", nil, optionsB, optionsA), unmountable: true, err: both},
 		"options without a label": {
-			pod: pod("u", &v1.SELinuxOptions{User: "nobody_u", Level: "s0"}, nil),
+			pod: pod("u", &v1.SELinuxOptions{User: "unknown_u", Level: "s0"}, nil),
 			err: "failed to construct SELinux label from context ",
 		},
 	} {
@@ -210,7 +210,7 @@ func TestReadWriteOncePodOnly(t *testing.T) {
 	take(t, l, pod("a", optionsA, nil), volume(v1.ReadWriteOnce), Label{"", labelA})
 	take(t, l, pod("b", optionsB, nil), volume(v1.ReadWriteOnce), Label{"", labelA})
 	take(t, l, pod("c", nil, optionsA, optionsB), volume(v1.ReadWriteOnce), Label{"", labelA})
-	take(t, l, pod("d", &v1.SELinuxOptions{User: "nobody_u", Level: "s0"}, nil), volume(v1.ReadWriteOnce),
+	take(t, l, pod("d", &v1.SELinuxOptions{User: "unknown_u", Level: "s0"}, nil), volume(v1.ReadWriteOnce),
 		Label{"", labelA})
 	alone := volume(v1.ReadWriteOncePod)
 	alone.PV.Name = "alone"
@@ -234,7 +234,7 @@ func TestErrorsOfOnePod(t *testing.T) {
 	l, r := nodeWith(t, true)
 	refused(t, l, pod("a", nil, optionsA, optionsB), volume(v1.ReadOnlyMany),
 		"multiple SELinux labels found: "+labelA+","+labelB)
-	bad := &v1.SELinuxOptions{User: "nobody_u", Level: "s0"}
+	bad := &v1.SELinuxOptions{User: "unknown_u", Level: "s0"}
 	if _, err := l.Take(pod("a", bad, nil), volume(v1.ReadOnlyMany)); err == nil {
 		t.Error("a label was made of nothing")
 	}
