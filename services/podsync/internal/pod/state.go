@@ -1,7 +1,7 @@
 // Package pod defines State: what the runtime has of a pod at one moment.
 //
-// Package runtime reads a State from CRI, package decide uses it, and package podstatus turns it into a
-// PodStatus. A State is a value: nobody changes a State that it received.
+// Package runtime reads a State from CRI, package decide uses it, and package status makes a PodStatus from it. A State
+// is never changed after it was read.
 package pod
 
 import (
@@ -41,7 +41,7 @@ type Sandbox struct {
 	Annotations map[string]string
 	// Handler of the runtime class.
 	Handler string
-	// UserNamespace is what the runtime says of it; nil if it says nothing.
+	// UserNamespace is the one that the runtime reports; nil if it reports none.
 	UserNamespace *runtimeapi.UserNamespace
 }
 

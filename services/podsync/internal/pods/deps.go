@@ -25,8 +25,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/volumes"
 )
 
-// Runtime is what a worker asks of the container runtime. Stopping or removing what is
-// gone succeeds.
+// Runtime makes a worker's calls of the container runtime. Stopping or removing what is gone succeeds.
 type Runtime interface {
 	State(ctx context.Context, uid types.UID) (*pod.State, error)
 	RunSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handler string, urgent bool) (string, error)
@@ -45,8 +44,7 @@ type Remover interface {
 	RemoveSandbox(ctx context.Context, id string) error
 }
 
-// Images makes a container's image present and returns what to create the container
-// with. An *image.Error is what the container's status shows.
+// Images makes a container's image present and returns it. The container's status shows an *images.Error.
 type Images interface {
 	Ensure(ctx context.Context, p *v1.Pod, c *v1.Container) (*images.Image, error)
 	// EnsureVolume makes the image of an image volume present, and returns what CRI mounts.
@@ -75,7 +73,7 @@ type Cgroups interface {
 	RemovePod(ctx context.Context, uid types.UID) error
 }
 
-// Config turns pods into what CRI takes, and makes the folders that it names.
+// Config makes the messages of CRI from pods, and the folders that these name.
 type Config interface {
 	Prepare(p *v1.Pod) error
 	Sandbox(p *v1.Pod, in criconfig.SandboxInput) (*runtimeapi.PodSandboxConfig, error)
@@ -135,13 +133,13 @@ type Hooks interface {
 	Run(ctx context.Context, in hook.Input, handler *v1.LifecycleHandler) error
 }
 
-// RuntimeState is what the container runtime said last of itself.
+// RuntimeState is the state that the container runtime reported last.
 type RuntimeState interface {
-	// NetworkProblem says what keeps pods from having a network; empty when nothing does.
+	// NetworkProblem returns why pods have no network; empty if they have one.
 	NetworkProblem() string
 	// RecursiveReadOnly reports whether the pod's runtime handler can mount read-only all the way down.
 	RecursiveReadOnly(p *v1.Pod) bool
-	// UserNamespaces returns nil if a runtime handler gives pods users of their own, or else what the pod shows.
+	// UserNamespaces returns nil if a runtime handler supports user namespaces, or else the error that the pod shows.
 	UserNamespaces(ctx context.Context, handler string) error
 }
 
@@ -155,15 +153,15 @@ type Predecessors interface {
 type ContainerAdmission interface {
 	// AdmitEphemeral decides which containers may join a pod that runs.
 	AdmitEphemeral(p *v1.Pod, c *v1.Container) admission.Result
-	// AdmitImage decides whether a container of the pod may run as what its image says.
+	// AdmitImage decides whether a container of the pod may run as the user of its image.
 	AdmitImage(p *v1.Pod, c *v1.Container, image *images.Image) admission.Result
-	// CheckCreated returns what syncs at a container between its creation and its start; nil if nothing needs to.
+	// CheckCreated returns the check of a container between its creation and its start; nil if it needs none.
 	CheckCreated(p *v1.Pod, c *v1.Container, image *images.Image) runtime.Check
 }
 
-// Probes knows what the prober found.
+// Probes has the results of the prober.
 type Probes interface {
-	// Of returns what the prober said of a pod's containers.
+	// Of returns the results of the probes of a pod's containers.
 	Of(uid types.UID) results.Results
 }
 
@@ -187,7 +185,7 @@ type Deps struct {
 	Log *slog.Logger
 }
 
-// RuntimeDeps are what runs pods.
+// RuntimeDeps run pods.
 type RuntimeDeps struct {
 	Runtime        Runtime
 	Remover        Remover
@@ -212,7 +210,7 @@ type Resources struct {
 type Admissions struct {
 	Admission          Admission
 	ContainerAdmission ContainerAdmission
-	// Ends returns how a pod is to end at once, nil for a pod that may run: the node shuts down.
+	// Ends returns how a pod is to end at once because the node shuts down; nil for a pod that may run.
 	Ends func(p *v1.Pod) *podstatus.Override
 }
 
@@ -231,8 +229,7 @@ type Reporting struct {
 type Limits struct {
 	// MaxBackoff bounds CrashLoopBackOff; 0 means 5 minutes.
 	MaxBackoff time.Duration
-	// Resync is how often a pod is looked at when nothing wakes its worker, up to half added;
-	// 0 means a minute.
+	// Resync is how often a worker syncs its pod when nothing wakes it, up to half added; 0 means a minute.
 	Resync time.Duration
 	// Gated are the pod fields that are supported because their feature gate is on: GatedFields.
 	Gated []string

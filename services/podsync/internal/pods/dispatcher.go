@@ -16,20 +16,20 @@ import (
 	"github.com/microlet/microlet/services/internal/podutil"
 )
 
-// tick is how often the loop turns when nothing happens, so that a watchdog can tell
-// an idle loop from a hung one.
+// tick is how often the loop passes when nothing happens, so that a watchdog can distinguish an idle loop from a hung
+// one.
 const tick = time.Second
 
-// adoptionJitter spreads the first sync of pods that ran before podsync started: after a
-// restart nothing is to be done for most of them.
+// adoptionJitter spreads the first sync of pods that ran before podsync started: most of them need nothing after a
+// restart.
 const adoptionJitter = 2 * time.Second
 
 // lateReport is how long a pod's syncs may take until the others are called reported without it.
 const lateReport = 30 * time.Second
 
-// Progress is called from the dispatcher's loop, which it must not delay, when the dispatcher has come that far.
+// Progress is called from the dispatcher's loop, which it must not delay.
 type Progress struct {
-	// Turn is called with every turn of the loop.
+	// Turn is called with every pass of the loop.
 	Turn func()
 	// Synced is called once, when all sources are synced and each of their pods was published.
 	Synced func()
@@ -38,7 +38,7 @@ type Progress struct {
 	Reported func()
 }
 
-// Dispatcher routes what is heard about pods to their workers, one a pod.
+// Dispatcher routes what the sources deliver to one worker per pod.
 //
 // Its loop never waits: not for a worker, the runtime, the bus or the apiserver.
 type Dispatcher struct {
@@ -61,8 +61,8 @@ type Dispatcher struct {
 	running sync.WaitGroup
 }
 
-// NewDispatcher returns what adds workers for pods to a node that has none. Nothing is concluded from a pod's absence
-// before all of sources have been heard.
+// NewDispatcher returns a Dispatcher without workers. Nothing is concluded from a pod's absence before all sources are
+// synced.
 func NewDispatcher(workers *Workers, deps Deps, sources []podsyncv1.PodSource, progress Progress) *Dispatcher {
 	if deps.Resync == 0 {
 		deps.Resync = time.Minute
@@ -73,7 +73,7 @@ func NewDispatcher(workers *Workers, deps Deps, sources []podsyncv1.PodSource, p
 	}
 }
 
-// Run turns until ctx ends, and then waits for the workers, whose calls end with ctx.
+// Run runs the loop until ctx ends. It then waits for the workers, which end with ctx.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	defer d.running.Wait()
 	ticker := time.NewTicker(tick)
@@ -155,7 +155,7 @@ func (d *Dispatcher) SourceSynced(from podsyncv1.PodSource) {
 	})
 }
 
-// checkReported calls Reported once its time has come.
+// checkReported calls Reported once the state of each pod was reported.
 func (d *Dispatcher) checkReported() {
 	if d.reported || !d.workers.isSynced() {
 		return
@@ -184,8 +184,8 @@ func (d *Dispatcher) newWorker(p *v1.Pod, from podsyncv1.PodSource) *worker {
 	return newWorker(p, from, &d.deps, d.workers.metrics)
 }
 
-// start registers the pod with every component that keeps data by UID, and starts its worker. A component must not
-// skip a UID that it has seen before: it has forgotten the pod when the pod went.
+// start registers the pod with every component that keeps data by UID, and starts its worker. A component must not skip
+// a UID that it has seen before: that pod is forgotten.
 func (d *Dispatcher) start(ctx context.Context, w *worker) {
 	p := w.inbox.latest()
 	d.deps.Admission.Add(p, w.source)
@@ -202,11 +202,12 @@ func (d *Dispatcher) start(ctx context.Context, w *worker) {
 	})
 }
 
-// finish lets a worker go whose pod is gone, or is to be restarted. If the source wants the pod again, as after a list
-// of an apiserver that was behind or when a manifest was put back, it gets another worker.
+// finish drops the worker of a pod that is gone, or that is to be restarted. If the source wants the pod again, the pod
+// gets another worker. That happens after a list of an API server that was behind, and when a manifest was put back.
 func (d *Dispatcher) finish(ctx context.Context, w *worker) {
 	if p := w.inbox.wantedAgain(); p != nil {
-		d.announce(p, w.source)                              // the worker may have had it forgotten since
+		// The worker may have made Statuses forget it.
+		d.announce(p, w.source)
 		if w.standing.isForgotten() && d.hold(p, w.source) { // another of its name has begun since
 			d.workers.remove(w.uid)
 			return
@@ -214,7 +215,7 @@ func (d *Dispatcher) finish(ctx context.Context, w *worker) {
 		d.start(ctx, d.newWorker(p, w.source))
 		return
 	}
-	if w.reporter.inPhase() != gone { // it was to be restarted, and is wanted no longer: what was left for that is removed
+	if w.reporter.inPhase() != gone { // it was to be restarted, and is not wanted any more: its remains are removed
 		last := d.newWorker(w.inbox.latest(), w.source)
 		last.remove()
 		d.start(ctx, last)
@@ -224,8 +225,7 @@ func (d *Dispatcher) finish(ctx context.Context, w *worker) {
 	d.startHeld(ctx, w)
 }
 
-// firstDelay is zero for a pod that waits to be started or to be stopped, and jittered for one
-// that runs or has ended.
+// firstDelay is zero for a pod that waits to be started or to be stopped, and jittered for one that runs or has ended.
 func firstDelay(p *v1.Pod) time.Duration {
 	if p.DeletionTimestamp == nil && podutil.IsTerminal(p.Status.Phase) {
 		return rand.N(adoptionJitter) // its sandboxes are stopped once more

@@ -9,8 +9,8 @@ import (
 const (
 	// transientRetry is the wait after an error that is expected to pass.
 	transientRetry = time.Second
-	// patientAfter is the number of failures from which the wait doubles, up to startRetry:
-	// what has not passed by then is better not asked every second by every pod.
+	// patientAfter is the number of failures after which the wait doubles, up to startRetry. A failure that lasts longer
+	// must not have every pod call every second.
 	patientAfter = 4
 )
 
@@ -37,11 +37,10 @@ func (e *reportedError) Unwrap() error { return e.err }
 
 func reported(what string, err error) error { return &reportedError{what, err, startRetry} }
 
-// reportedSoon is reported for a failure whose back-off somebody else keeps and wants to show.
+// reportedSoon is reported for a failure that another component backs off from and shows.
 func reportedSoon(what string, err error) error { return &reportedError{what, err, transientRetry} }
 
-// retryAfter says how long to wait, with jitter, after an error that ended that many turns
-// one after another.
+// retryAfter returns how long to wait, with jitter, after an error that ended that many syncs one after another.
 func retryAfter(err error, failures int) time.Duration {
 	var passing *transientError
 	if errors.As(err, &passing) {

@@ -47,7 +47,7 @@ func (d *Deps) containerEvent(p *v1.Pod, container, kind, reason, format string,
 	d.Events.Eventf(eventref.Container(p, container), kind, reason, format, args...)
 }
 
-// plain takes our own words off an error of the runtime: an event contains the runtime's.
+// plain returns the runtime's own error, without our context: events show the runtime's message.
 func plain(err error) error {
 	var wire interface {
 		error

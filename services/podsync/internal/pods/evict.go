@@ -10,19 +10,16 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 )
 
-// Evict ends a pod for a reason of the node's own (pressure, preemption, shutdown) and
-// returns when its containers have stopped, or with ctx's error when that ends first; the
-// pod is stopped all the same then.
+// Evict ends a pod for a reason of the node's own (pressure, preemption, shutdown). It returns when the pod's
+// containers have stopped, or with ctx's error if ctx ends first. The pod is stopped in both cases.
 //
-// The pod gets override's phase, reason, message and condition; the containers get grace
-// seconds, or the pod's own grace period if grace is nil. It can be asked for again at any
-// time, and of a pod that is being stopped already: the first override stays, the shorter
-// grace period holds, and each caller is answered. A pod that has no worker gives
-// pod.ErrUnknown.
+// The pod gets override's phase, reason, message and condition. The containers get grace seconds, or the pod's own
+// grace period if grace is nil. Evict may be called again at any time, also for a pod that is being stopped already:
+// the first override and the shortest grace period hold, and every call returns. It returns pod.ErrUnknown for a pod
+// that has no worker.
 //
-// The eviction does not survive podsync: a pod whose containers had not all stopped when
-// podsync ended runs on, and who wants it evicted asks again. Do not call it from
-// the dispatcher's loop.
+// The eviction does not survive podsync: a pod whose containers had not all stopped when podsync ended runs on, and the
+// caller must evict it again. Evict must not be called from the dispatcher's loop.
 func (s *Workers) Evict(ctx context.Context, uid types.UID, override status.Override, grace *int64) error {
 	w := s.worker(uid)
 	if w == nil {

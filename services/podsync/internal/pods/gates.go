@@ -6,8 +6,8 @@ import (
 	"github.com/microlet/microlet/services/internal/podutil"
 )
 
-// gatesChanged reports whether a condition that the pod's readiness waits for is
-// another than it was. Only the pod's status shows it, and only others write it.
+// gatesChanged reports whether a condition that the pod's readiness waits for has changed. Only the pod's status has
+// it, and only others write it.
 func gatesChanged(old, p *v1.Pod) bool {
 	for _, gate := range p.Spec.ReadinessGates {
 		if conditionStatus(old, gate.ConditionType) != conditionStatus(p, gate.ConditionType) {

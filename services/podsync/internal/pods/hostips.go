@@ -9,8 +9,8 @@ import (
 	"github.com/microlet/microlet/services/internal/podutil"
 )
 
-// hostIPsReady holds back a pod whose containers get the node's addresses while these are about to be known: what
-// a container gets at its start stays.
+// hostIPsReady holds back a pod with the node's addresses in its containers' environment until these are known: the
+// environment of a container never changes.
 func (w *worker) hostIPsReady(p *v1.Pod) error {
 	if !w.deps.HostIPs.Awaited() || !showsHostIPs(p) {
 		return nil

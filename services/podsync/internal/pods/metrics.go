@@ -15,7 +15,7 @@ import (
 type Metrics struct {
 	Wakes   *prometheus.CounterVec
 	Refused prometheus.Counter
-	// removalFailures counts what nothing waits for, and is tried again.
+	// removalFailures counts failed removals. Nothing waits for them, and they are tried again.
 	removalFailures *prometheus.CounterVec
 	syncs           *prometheus.HistogramVec
 

@@ -6,8 +6,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// networkReady holds back a pod that needs the pods' network while the runtime says that there
-// is none. Pods on the host's network start: one of them may be what makes it.
+// networkReady holds back a pod that needs the pods' network while the runtime reports that there is none. Pods on the
+// host's network start: one of them may provide the network.
 func (w *worker) networkReady(p *v1.Pod) error {
 	if p.Spec.HostNetwork {
 		return nil

@@ -7,21 +7,21 @@ import (
 	"github.com/microlet/microlet/services/internal/signal"
 )
 
-// notices say when something is to be reported that happened to the pod and that the worker has not looked at since.
-// Several become one, and none costs more than a timer that is stopped once the worker has looked.
+// notices have what happened to the pod reported at a certain time, unless the worker reads the runtime before. Several
+// become one, and cost one timer, which stops when the worker reads the runtime.
 type notices struct {
 	// due is set when one may be due.
 	due signal.Signal
 
 	mu sync.Mutex
-	// at is when the first is due; zero if there is none.
+	// at is when the first notice is due; zero if there is none.
 	at    time.Time
 	timer *time.Timer
 }
 
 func newNotices() *notices { return &notices{due: signal.New()} }
 
-// add adds one that is due after this time.
+// add adds a notice that is due after this time.
 func (n *notices) add(after time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -37,7 +37,7 @@ func (n *notices) add(after time.Duration) {
 	n.timer.Reset(after)
 }
 
-// clear drops all: the worker looks at the pod.
+// clear drops all notices, because the worker reads the runtime.
 func (n *notices) clear() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -47,7 +47,7 @@ func (n *notices) clear() {
 	}
 }
 
-// take drops all if one is due, and reports whether one was. Due may be set for one that the worker has dropped.
+// take drops all notices if one is due, and reports whether one was. Due may be set for a notice that was dropped.
 func (n *notices) take() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

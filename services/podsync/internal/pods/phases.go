@@ -2,8 +2,8 @@ package pods
 
 import "github.com/microlet/microlet/services/internal/logkey"
 
-// phase is where a pod is in its life. It only moves on along transitions; after a restart
-// of podsync it is found again from the pod's object and the runtime.
+// phase is a stage of a pod's life. It only changes along transitions. After a restart of podsync, the pod's object and
+// the runtime determine it again.
 type phase int
 
 const (
@@ -31,11 +31,11 @@ const (
 	causeDeleted cause = "deleted"
 	// causeRemoved: its source wants it no longer.
 	causeRemoved cause = "removed"
-	// causeEvicted: somebody on the node ended it: pressure, preemption, shutdown.
+	// causeEvicted: the node ended it: pressure, preemption, shutdown.
 	causeEvicted cause = "evicted"
 	// causeDeadline: activeDeadlineSeconds are over.
 	causeDeadline cause = "deadline"
-	// causeRejected: admission would not have it here.
+	// causeRejected: admission rejected it.
 	causeRejected cause = "rejected"
 	// causeEnded: its containers have ended and none is to run again.
 	causeEnded cause = "ended"
@@ -54,7 +54,7 @@ type transition struct {
 	to   phase
 }
 
-// transitions are all moves that there are.
+// transitions are all that there are.
 var transitions = []transition{
 	{syncing, causeDeleted, terminating},
 	{syncing, causeRemoved, terminating},
@@ -67,7 +67,7 @@ var transitions = []transition{
 	{released, causeCleanedUp, gone},
 }
 
-// next is where a cause leads from a phase; one that leads nowhere leaves the pod where it is.
+// next returns the phase to which a cause leads from a phase. A cause that leads nowhere changes nothing.
 func next(from phase, on cause) phase {
 	for _, t := range transitions {
 		if t.from == from && t.on == on {

@@ -117,7 +117,7 @@ type startImages struct {
 	volumes map[string]*runtimeapi.ImageSpec
 }
 
-// volumeImageError says why the image of an image volume is not present.
+// volumeImageError is why the image of an image volume is not present.
 type volumeImageError struct{ error }
 
 func (e volumeImageError) Unwrap() error { return e.error }

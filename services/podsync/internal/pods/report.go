@@ -44,7 +44,7 @@ type reporter struct {
 	phase phase
 	// rejection is why the pod may not run here; nil for a pod that may, or that is not decided on.
 	rejection *admission.Result
-	// waiting says of each container why it could not be started last.
+	// waiting is why each container could not be started last, by its name.
 	waiting map[string]status.Waiting
 	// shown is the state that was reported last.
 	shown *pod.State

@@ -9,9 +9,9 @@ import (
 	"github.com/microlet/microlet/services/internal/podutil"
 )
 
-// A resize of a pod that runs (KEP-1287) is not built. Its spec has the resources that it wants, which the node never
-// admitted: the pod keeps those that it has, also where containers start again, classes get their shares and pods are
-// ranked for eviction.
+// A resize of a pod that runs (KEP-1287) is not built. The pod's spec has the resources that it wants, which the node
+// did not admit. The pod keeps the resources that it has, also for containers that start again, for the shares of QoS
+// classes and for the ranking for eviction.
 
 // resized reports whether p asks for other resources than its older version.
 func resized(old, p *v1.Pod) bool {
@@ -36,8 +36,8 @@ func withResourcesOf(old, p *v1.Pod) *v1.Pod {
 	return p
 }
 
-// withReportedResources returns p with the resources that its status shows, which are those that a node agent gave it
-// before podsync started.
+// withReportedResources returns p with the resources that its status shows. A node agent gave it these before podsync
+// started.
 func withReportedResources(p *v1.Pod) *v1.Pod {
 	statuses := slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses)
 	if !slices.ContainsFunc(statuses, func(s v1.ContainerStatus) bool { return s.ContainerID != "" }) {

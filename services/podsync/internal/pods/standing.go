@@ -33,7 +33,7 @@ type Standing struct {
 	Refused []string
 	// Began is when the sync that is under way began; zero if none is. Next is when the next one begins at the latest.
 	Began, Next time.Time
-	// FailedStep and Error say what the last sync failed to do; Failures counts those that failed one after another.
+	// FailedStep and Error are what the last sync failed to do. Failures counts the syncs that failed one after another.
 	FailedStep, Error string
 	Failures          int
 	// Mounting is when the mount that is under way began; zero if none is. Mounted: every volume was mounted once.

@@ -33,8 +33,8 @@ type place struct {
 	state *pod.State
 }
 
-// start creates the sandbox that is missing and starts containers in their order.
-// Images come while the volumes are mounted and the sandbox starts.
+// start creates the sandbox that is missing and starts containers in their order. Images are pulled while the volumes
+// are mounted and the sandbox starts.
 func (w *worker) start(ctx context.Context, p *v1.Pod, state *pod.State, a *decide.Actions) (err error) {
 	if err := w.networkReady(p); err != nil {
 		return err
@@ -64,7 +64,7 @@ func (w *worker) start(ctx context.Context, p *v1.Pod, state *pod.State, a *deci
 			w.metrics.countStart(&a.Start[i], err, w.reporter.why(a.Start[i].Name).Reason)
 		}
 		if err != nil {
-			errs = append(errs, err) // one container's trouble is not its neighbour's
+			errs = append(errs, err) // the failure of one container stops no other
 		}
 	}
 	return errors.Join(errs...)
@@ -192,8 +192,8 @@ func (w *worker) runSandbox(ctx context.Context, p *v1.Pod, config *runtimeapi.P
 	return id, nil
 }
 
-// podIPs are what the containers' hosts file and downward API need: the sandbox's, or
-// the node's for a pod on the host's network.
+// podIPs returns the addresses for the containers' hosts file and downward API: the sandbox's, or the node's for a pod
+// on the host's network.
 func (w *worker) podIPs(ctx context.Context, p *v1.Pod, state *pod.State, a *decide.Actions) ([]string, error) {
 	if p.Spec.HostNetwork {
 		return w.deps.HostIPs.Assumed(), nil
@@ -279,14 +279,14 @@ func (w *worker) lacksImage(p *v1.Pod, container string, err error) error {
 		}
 		w.reporter.waits(container, waiting.Reason, waiting.Message)
 		if waiting.Reason == images.ReasonPull {
-			// The next sync shows the puller's back-off, as with the kubelet.
+			// The next sync shows the puller's back-off, as under the kubelet.
 			return reportedSoon(what+container, err)
 		}
 	}
 	return reported(what+container, err)
 }
 
-// admitImage says why a container may not run as what its image says.
+// admitImage returns why a container may not run as the user of its image; nil if it may.
 func (w *worker) admitImage(p *v1.Pod, c *v1.Container, image *images.Image) error {
 	if v := w.deps.ContainerAdmission.AdmitImage(p, c, image); !v.Admitted() {
 		return errors.New(v.Message)
@@ -294,7 +294,7 @@ func (w *worker) admitImage(p *v1.Pod, c *v1.Container, image *images.Image) err
 	return nil
 }
 
-// misconfigured reports a container that cannot be created as the pod or its image has it.
+// misconfigured reports a container that cannot be created as its pod or its image specifies.
 func (w *worker) misconfigured(p *v1.Pod, name, doing string, err error) error {
 	w.reporter.waits(name, reasonCreateContainerConfigError, err.Error())
 	w.deps.containerEvent(p, name, v1.EventTypeWarning, reasonFailed, "Error: %v", err)
@@ -319,7 +319,7 @@ func (w *worker) notStarted(p *v1.Pod, name string, err error) {
 	w.deps.containerEvent(p, name, v1.EventTypeWarning, reasonFailed, "Error: %s", runtime.Message(err))
 }
 
-// targetID is the container whose processes an ephemeral container is to see, if it names one.
+// targetID returns the ID of the container that an ephemeral container targets, if it names one.
 func targetID(p *v1.Pod, s *decide.Start, state *pod.State) (string, error) {
 	if !s.Ephemeral {
 		return "", nil
@@ -342,8 +342,8 @@ func primary(ips []string) string {
 	return ips[0]
 }
 
-// urgent pods have a reserve of slots for runtime calls: a network plugin that hangs must
-// not keep its own repairman from starting.
+// urgent pods have reserved slots for runtime calls: a network plugin that hangs must not keep the pod that repairs it
+// from starting.
 func urgent(p *v1.Pod) bool {
 	return p.Spec.HostNetwork || p.Spec.Priority != nil && *p.Spec.Priority >= podutil.SystemCriticalPriority
 }

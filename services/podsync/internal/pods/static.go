@@ -12,8 +12,9 @@ import (
 	"github.com/microlet/microlet/services/internal/podutil"
 )
 
-// held is a static pod that waits for another of its name to end: an edited manifest has another UID, and the pod of
-// the one before still holds its ports and its folders. It does not wait for the removal of what is left of that.
+// held is a static pod that waits for another of its name to end. An edited manifest has another UID, and the pod of
+// the earlier manifest still holds its ports and its folders. The held pod does not wait for the removal of its
+// remains.
 type held struct {
 	pod  *v1.Pod
 	from podsyncv1.PodSource
@@ -107,7 +108,8 @@ func (d *Dispatcher) startHeld(ctx context.Context, w *worker) {
 
 // restarts reports whether the pod's source has put it back after it was removed, and the pod goes on from what is left
 // of it, as under the kubelet: restart counts and logs continue, and its mirror pod stays. A pod that has ended by
-// itself, or whose containers are not all restarted, begins anew instead, as it would otherwise stay ended.
+// itself, or whose restart policy does not restart all containers, starts as a new pod, as it would otherwise stay
+// ended.
 func (w *worker) restarts() bool {
 	p := w.inbox.wantedAgain()
 	if p == nil || !w.source.Static() || p.Spec.RestartPolicy != v1.RestartPolicyAlways {
@@ -117,7 +119,7 @@ func (w *worker) restarts() bool {
 	return !podutil.IsTerminal(last.Phase)
 }
 
-// supersede ends what runs of the same static pod under the UID of an earlier manifest, of before podsync's start.
+// supersede ends what runs of the same static pod under the UID of an earlier manifest, from before podsync's start.
 func (w *worker) supersede(ctx context.Context, p *v1.Pod) error {
 	if w.predecessorEnded || !w.source.Static() {
 		return nil

@@ -19,11 +19,11 @@ type mounted struct {
 	err     error
 }
 
-// volumes mounts what the pod lacks, beside whatever else is going on. What is mounted is
-// used as it is: a container that starts again does not wait for the apiserver.
+// volumes mounts the volumes that are missing, beside the rest of the sync. Volumes that are mounted are used as they
+// are: a container that starts again does not wait for the API server.
 //
-// The objects that the volumes name must exist before this returns, and so before a
-// sandbox starts, as with the kubelet: a pod that waits for one shows no sandbox.
+// The objects that the volumes name must exist before this returns, and so before a sandbox starts, as under the
+// kubelet: a pod that waits for one shows no sandbox.
 func (w *worker) volumes(ctx context.Context, p *v1.Pod) (<-chan mounted, error) {
 	result := make(chan mounted, 1)
 	if existing, ok := w.deps.Volumes.Existing(p); ok {
@@ -102,9 +102,9 @@ func (w *worker) rejectBeyondLimit(p *v1.Pod, err error) {
 		unattached, context.DeadlineExceeded)})
 }
 
-// keepFresh brings what is mounted up to date from now on: at once when what the volumes are made from has changed, and
-// from time to time, as tokens expire and a change may have been missed. It does so beside the worker, whose sync may
-// last for as long as another container of the pod pulls its image or runs its hook, and may fail each time.
+// keepFresh refreshes mounted volumes from now on: at once when their sources have changed, and periodically, as tokens
+// expire and a change may have been missed. It does so beside the syncs: a sync lasts while another container of the
+// pod pulls its image or runs its hook, and may fail each time.
 func (w *worker) keepFresh(ctx context.Context, p *v1.Pod) {
 	if w.refreshing != nil || len(p.Spec.Volumes) == 0 {
 		return

@@ -10,16 +10,15 @@ import (
 )
 
 const (
-	// freeRestarts is how often a pod may begin anew as a whole before it has to wait: no fault of the node's makes it
-	// more.
+	// freeRestarts is how many restarts of the whole pod need not wait. A failure of the node causes no more than these.
 	freeRestarts = 5
 	// restartsForgotten is how long a restart of the whole pod counts, as the start of a container does.
 	restartsForgotten = 10 * time.Minute
 )
 
-// wholeRestarts are those of a pod that gets another sandbox, or whose containers all begin anew. The back-off of its
-// containers does not hold them: it goes by the instances of a container, which such a restart gives up. A pod can make
-// any number of them, as its containers can end the process of its sandbox.
+// wholeRestarts are the restarts of a whole pod: it gets another sandbox, or all of its containers restart. The
+// back-off of its containers does not delay them, because it depends on the instances of a container, which such a
+// restart gives up. A pod can cause any number of them, as its containers can end the process of its sandbox.
 type wholeRestarts struct {
 	count int
 	last  time.Time
@@ -37,7 +36,7 @@ func (r *wholeRestarts) delay(longest time.Duration) time.Duration {
 	return delay
 }
 
-// note counts a restart.
+// noteWholeRestart counts a restart of the whole pod.
 func (w *worker) noteWholeRestart(p *v1.Pod) {
 	r := &w.wholeRestarts
 	if time.Since(r.last) > restartsForgotten {
@@ -50,7 +49,7 @@ func (w *worker) noteWholeRestart(p *v1.Pod) {
 	}
 }
 
-// holdWholeRestart returns why the pod may not begin anew as a whole yet, and for how long; nil if it may.
+// holdWholeRestart returns why the whole pod may not restart yet, and for how long; nil if it may.
 func (w *worker) holdWholeRestart(a *decide.Actions) (time.Duration, error) {
 	r := &w.wholeRestarts
 	if !isWholeRestart(a) || time.Since(r.last) > restartsForgotten {
@@ -63,7 +62,7 @@ func (w *worker) holdWholeRestart(a *decide.Actions) (time.Duration, error) {
 	return 0, nil
 }
 
-// isWholeRestart reports whether the pod gets another sandbox, or all of its containers begin anew.
+// isWholeRestart reports whether the pod gets another sandbox, or all of its containers restart.
 func isWholeRestart(a *decide.Actions) bool {
 	return a.Sandbox != nil && a.Sandbox.Attempt > 0 || len(a.Reset) > 0
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 )
 
-// errSyncCanceled ends a sync whose pod has changed in a way that makes its work wrong.
+// errSyncCanceled ends a sync because a change of its pod makes its work wrong.
 var errSyncCanceled = errors.New("sync canceled by a newer version of the pod")
 
 // worker looks after one pod. A wake does not say what has happened, so the worker looks at everything again.
@@ -116,12 +116,12 @@ func (w *worker) set(p *v1.Pod) {
 func (w *worker) remove() {
 	w.inbox.remove()
 	w.deps.Admission.Removed(w.uid)
-	w.deps.Objects.Unregister(w.uid) // the apiserver forbids the node to read what no pod of its names any more
+	w.deps.Objects.Unregister(w.uid) // the API server forbids the node to read objects that none of its pods names
 	w.wake()
 }
 
-// wake makes the worker sync its pod again; wake-ups that come while it is awake become one. What woke it is reported
-// before, if the sync that runs lasts.
+// wake makes the worker sync its pod again. Wakes that come during a sync become one. The cause of the wake is reported
+// earlier if the sync that runs lasts.
 func (w *worker) wake() {
 	w.reporter.notice(wakeDelay)
 	select {
@@ -130,15 +130,15 @@ func (w *worker) wake() {
 	}
 }
 
-// A worker that others wake more often is woken later: pleg and the prober may do so as often as they like. The start
-// of a pod of many containers wakes it dozens of times.
+// These bound how often others wake a worker, because pleg and the prober may call at any rate. A wake beyond them
+// comes later. The start of a pod of many containers wakes its worker dozens of times.
 const (
 	wakeRate  = 10 // a second
 	wakeBurst = 50
 )
 
-// wakeByOthers wakes the worker for those who may call without end, and has what happened reported after this time, if
-// the worker has not come to it by then. Calls that come too often become one.
+// wakeByOthers wakes the worker for callers that may call at any rate. It has what happened reported after this time,
+// unless the worker has read the runtime by then. Calls that come too often become one.
 func (w *worker) wakeByOthers(reported time.Duration) {
 	wake := func() {
 		w.wake()
@@ -159,7 +159,8 @@ func (w *worker) wakeByOthers(reported time.Duration) {
 	})
 }
 
-// run looks after the pod until nothing of it is left, or it is to be restarted (true), or ctx ends (false).
+// run looks after the pod. It returns true when nothing of the pod is left or the pod is to be restarted, and false
+// when ctx ends.
 func (w *worker) run(ctx context.Context) (finished bool) {
 	p := w.inbox.latest()
 	ctx = shares.WithOwner(ctx, p.Namespace)
@@ -323,7 +324,7 @@ func (w *worker) readState(ctx context.Context) (*pod.State, error) {
 	return state, nil
 }
 
-// onlyStatusChanged recognises the echo of our own patches, which needs no sync.
+// onlyStatusChanged recognizes the echo of our own patches, which needs no sync.
 func onlyStatusChanged(old, p *v1.Pod) bool {
 	return old.Generation == p.Generation && old.Generation != 0 &&
 		(old.DeletionTimestamp == nil) == (p.DeletionTimestamp == nil) &&

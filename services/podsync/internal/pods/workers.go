@@ -9,11 +9,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Workers are the workers of the node's pods, to be woken and asked after. Its methods may be called from any
-// goroutine, and none but Evict blocks.
+// Workers are the workers of the node's pods. Its methods may be called from any goroutine, and only Evict blocks.
 //
-// They exist before the Dispatcher, which alone adds and removes workers: what hears of changes wakes workers here,
-// and much of that is what workers use, so that it is made before the Dispatcher is.
+// They exist before the Dispatcher, which alone adds and removes workers. Components that wake workers need them, and
+// workers use many of these components, so those are created before the Dispatcher.
 type Workers struct {
 	metrics *Metrics
 	synced  chan struct{} // closed by the Dispatcher
@@ -41,7 +40,7 @@ func (s *Workers) Wake(uid types.UID, reason string) {
 		w.wakeByOthers(wakeDelay)
 	}
 	if s.isSynced() && (w == nil || w.inbox.hasEnded()) {
-		s.noticeOrphan() // a creation that its pod's deletion overtook may have come to its end late
+		s.noticeOrphan() // a creation may end after its pod was deleted
 	}
 }
 
@@ -53,8 +52,8 @@ func (s *Workers) Refresh(uid types.UID, reason string) {
 	s.Wake(uid, reason)
 }
 
-// WakeAll makes every worker sync again, spread over the jitter. A worker that an earlier call is still to wake is
-// woken once for both: pleg may call as often as it likes.
+// WakeAll makes every worker sync again, spread over the jitter. A worker that waits for an earlier call is woken once
+// for both, so pleg may call at any rate.
 func (s *Workers) WakeAll(reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,8 +71,8 @@ func (s *Workers) WakeAll(reason string) {
 	}
 }
 
-// Orphans receives a notice when something happened to a pod that nobody looks after any more. Notices that nobody has
-// taken yet become one.
+// Orphans receives a notice when something happened to a pod that has no worker, or that has ended. Notices that were
+// not received yet become one.
 func (s *Workers) Orphans() <-chan struct{} { return s.orphans }
 
 func (s *Workers) noticeOrphan() {
@@ -83,7 +82,7 @@ func (s *Workers) noticeOrphan() {
 	}
 }
 
-// Synced is closed once every source has been heard: from then on a pod without a worker is no pod of this node.
+// Synced is closed once every source is synced: from then on a pod without a worker is no pod of this node.
 func (s *Workers) Synced() <-chan struct{} { return s.synced }
 
 func (s *Workers) isSynced() bool {

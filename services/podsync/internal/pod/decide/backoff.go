@@ -60,10 +60,9 @@ func (b *Backoff) Started(s Start, now time.Time) {
 	b.entries[s.Name] = entry
 }
 
-// Adopt fills the memory after podsync was restarted, from the instances that the
-// runtime still has: the pause between the end of one and the start of the next shows the
-// delay that was in force. The number of restarts bounds it, because a long pause may as
-// well mean that nobody was there to start the container.
+// Adopt fills the memory after a restart of podsync, from the instances that the runtime still has: the pause between
+// the end of one and the start of the next shows the delay that was in force. The number of restarts bounds the delay,
+// because podsync may also not have run during a long pause.
 func (b *Backoff) Adopt(st *pod.State) {
 	if st == nil {
 		return

@@ -14,7 +14,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
-// Decide says what is to be done for a pod.
+// Decide returns what is to be done for a pod.
 func Decide(in Input) Actions {
 	if in.Pod == nil || in.State == nil {
 		return Actions{}
@@ -239,8 +239,7 @@ func (r *round) keepOrKill(spec *v1.Container, index int, c *pod.Container) {
 	}
 }
 
-// killUnknown stops a container whose state the runtime does not know, so that
-// there are never two of it.
+// killUnknown stops a container in a state that the runtime does not know, so that it never runs twice.
 func (r *round) killUnknown(c *pod.Container, kind string) {
 	if c == nil || c.State != runtimeapi.ContainerState_CONTAINER_UNKNOWN {
 		return
@@ -250,7 +249,7 @@ func (r *round) killUnknown(c *pod.Container, kind string) {
 	r.actions.Kill = append(r.actions.Kill, kill)
 }
 
-// start lets a container start, or wait if its backoff says so.
+// start lets a container start, or wait for the end of its backoff.
 func (r *round) start(spec *v1.Container, index int, init bool) {
 	st := r.in.State
 	newest := st.Latest(spec.Name)

@@ -22,9 +22,8 @@ func (r *round) ephemeralContainers() {
 	}
 }
 
-// WantsEphemeral reports whether an ephemeral container of which the newest instance is
-// given has to be started: if it was created at most. One whose start was reported has
-// run, also if its remains were removed since.
+// WantsEphemeral reports whether an ephemeral container with this newest instance has to be started: it has to unless
+// it has run. An ephemeral container with a reported start has run, even if its instance was removed since.
 func WantsEphemeral(reported *v1.PodStatus, name string, newest *pod.Container) bool {
 	if newest != nil {
 		return newest.State == runtimeapi.ContainerState_CONTAINER_CREATED

@@ -20,10 +20,9 @@ const (
 
 // initContainers moves the pod's init containers on by one step and keeps its sidecars running.
 //
-// Only containers of the present sandbox count: a new sandbox is initialized anew. The last
-// init container that was created there marks how far the pod has come. Those before it need
-// not exist any more, since runtimes and cleaners remove ended containers, so a missing one
-// is never run again unless it is a sidecar.
+// Only containers of the present sandbox count: all init containers run again in a new sandbox. The last init container
+// that was created there marks the progress. Earlier ones need not exist any more, since runtimes and cleaners remove
+// ended containers. So a missing one only runs again if it is a sidecar.
 func (r *round) initContainers() initState {
 	p := r.in.Pod
 	if len(p.Spec.InitContainers) == 0 {
@@ -84,8 +83,8 @@ func (r *round) advance(i, last int) bool {
 // reasonOOMKilled is the runtimes' reason of a container in which a process was killed for memory.
 const reasonOOMKilled = "OOMKilled"
 
-// InitFailed reports whether an init container that ended so has failed. One in which a process was killed for memory
-// has, whatever its exit code says: what it was to prepare may be missing.
+// InitFailed reports whether an init container that ended so has failed. An init container in which a process was
+// killed for memory has failed with every exit code: its work may be incomplete.
 func InitFailed(exitCode int32, reason string) bool {
 	return exitCode != 0 || reason == reasonOOMKilled
 }
@@ -95,7 +94,7 @@ func RestartsFailedInit(p *v1.Pod, c *v1.Container, exitCode int32) bool {
 	return ShouldRestart(p, c, exitCode) || restartsAfterKill(p, c)
 }
 
-// plainInit looks at the init container that the pod has come to.
+// plainInit decides on the init container that marks the progress.
 func (r *round) plainInit(spec *v1.Container, index int) initState {
 	c := r.active(spec.Name)
 	switch c.State {

@@ -11,8 +11,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
-// minGrace is what every container gets to shut down, whatever was asked: a SIGKILL
-// that nobody wanted is worse than two seconds.
+// minGrace is the least time that a container gets to shut down: an unintended SIGKILL is worse than two seconds.
 const minGrace = 2 * time.Second
 
 // ShouldRestart reports whether a container that ended with this exit code runs again: by the
@@ -57,8 +56,8 @@ func matchingRule(c *v1.Container, exitCode int32) *v1.ContainerRestartRule {
 	return nil
 }
 
-// restartsAfterKill reports whether a container that is about to be stopped runs again. Its
-// restart rules say nothing about that: there is no exit code yet.
+// restartsAfterKill reports whether a container that is about to be stopped runs again. Its restart rules do not apply:
+// there is no exit code yet.
 func restartsAfterKill(p *v1.Pod, c *v1.Container) bool {
 	if c.RestartPolicy != nil {
 		return *c.RestartPolicy != v1.ContainerRestartPolicyNever

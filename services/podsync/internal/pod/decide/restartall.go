@@ -23,8 +23,8 @@ func CouldRestartAll(p *v1.Pod) bool {
 	return false
 }
 
-// RestartingAll reports whether all containers of the pod are to begin anew: one has ended in a
-// way that asks for it, or the pod's status says that it has begun.
+// RestartingAll reports whether all containers of the pod restart: one has ended in a way that causes it, or the pod's
+// status shows that the restart has begun.
 func RestartingAll(p *v1.Pod, st *pod.State, reported *v1.PodStatus) bool {
 	if !CouldRestartAll(p) {
 		return false
@@ -40,8 +40,7 @@ func RestartingAll(p *v1.Pod, st *pod.State, reported *v1.PodStatus) bool {
 	return false
 }
 
-// AllRemoved reports whether the runtime has none of the pod's containers any more, as before
-// they begin anew.
+// AllRemoved reports whether the runtime has none of the pod's containers any more, so that all can start again.
 func AllRemoved(p *v1.Pod, st *pod.State) bool {
 	return !slices.ContainsFunc(st.Containers, func(c pod.Container) bool { return isResettable(p, c.Name) })
 }
@@ -56,9 +55,8 @@ func asksForAll(c *v1.Container, ended *pod.Container) bool {
 	return rule != nil && rule.Action == v1.ContainerRestartRuleActionRestartAllContainers
 }
 
-// resetAll stops and removes every container of the pod but the ephemeral ones. Those that
-// asked for it go last: as long as one of them is there, a reset that was interrupted is
-// begun again.
+// resetAll stops and removes every container of the pod except the ephemeral ones. The containers that caused the reset
+// go last: while one of them is left, an interrupted reset begins again.
 func resetAll(in Input) Actions {
 	var a Actions
 	var sources []string

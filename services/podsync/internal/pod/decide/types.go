@@ -8,7 +8,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
-// Result is what a probe said of a container last.
+// Result is the last result of a container's probe.
 type Result int8
 
 const (
@@ -27,7 +27,7 @@ type Input struct {
 	// State is what the runtime has of the pod; nil if that is not known, which gives no actions.
 	State *pod.State
 	Now   time.Time
-	// Terminating says that the pod ends: evicted, past its deadline, deleted from its source.
+	// Terminating: the pod ends, because it is evicted, past its deadline or deleted from its source.
 	Terminating bool
 	// GraceOverride is the grace period in seconds that an eviction or a shutdown sets; nil leaves the pod's own.
 	GraceOverride *int64
@@ -54,7 +54,7 @@ type Input struct {
 	// KeepDead is how many dead instances of each container stay; at least 1 does.
 	KeepDead int
 
-	// anew: what was reported of the ends of containers counts no more.
+	// anew: all containers start again, and reported ends do not count any more.
 	anew bool
 }
 
@@ -89,15 +89,15 @@ type Actions struct {
 	Wait []Wait
 	// Wake is when time alone may change the decision; zero if it will not.
 	Wake time.Time
-	// Finished says that nothing of the pod runs, every sandbox has been stopped, and nothing will be started again.
+	// Finished: nothing of the pod runs, every sandbox has been stopped, and nothing will be started again.
 	Finished bool
 }
 
-// StopReason says why a whole pod is stopped.
+// StopReason is why a whole pod is stopped.
 type StopReason string
 
 const (
-	// StopTerminating is for a pod that ends because somebody said so.
+	// StopTerminating is for a pod that is deleted or evicted.
 	StopTerminating StopReason = "Terminating"
 	// StopSandboxChanged is for a pod whose sandbox is gone or has to be another.
 	StopSandboxChanged StopReason = "SandboxChanged"
@@ -142,9 +142,9 @@ type Kill struct {
 	Message string
 	// Grace between SIGTERM and SIGKILL, preStop hook included: never under 2 s.
 	Grace time.Duration
-	// PreStop says that the container has a preStop hook and the grace period leaves time for it.
+	// PreStop: the container has a preStop hook and the grace period leaves time for it.
 	PreStop bool
-	// Restart says that the container is to run again afterwards.
+	// Restart: the container is to run again afterwards.
 	Restart bool
 	// Stage orders the stops of a pod with sidecars: containers of one stage stop together, the next
 	// stage after them; the grace period is one for all stages. Always 0 outside of StopPod.
@@ -156,7 +156,7 @@ type Kill struct {
 // Sandbox is a sandbox to create.
 type Sandbox struct {
 	Attempt uint32
-	// Message says what was wrong with the present one, in the words of the PodReadyToStartContainers condition.
+	// Message is what was wrong with the present one, in the words of the PodReadyToStartContainers condition.
 	Message string
 	// Replaces is the id of the sandbox that was to be used until now; empty if there was none.
 	Replaces string
@@ -176,7 +176,7 @@ type Start struct {
 	RestartCount int32
 	// Previous is when the instance that this one follows ended; zero if there is none.
 	Previous time.Time
-	// Changed says that the definition is not the one of the instance before: its backoff starts anew.
+	// Changed: the definition is not the one of the instance before, so the backoff starts from the beginning.
 	Changed bool
 }
 

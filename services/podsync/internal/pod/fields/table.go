@@ -69,7 +69,7 @@ var rules = merge(
 		"livenessProbe", "readinessProbe", "startupProbe",
 		"targetContainerName", "terminationMessagePath", "terminationMessagePolicy",
 	),
-	// A hook with tcpSocket fails, as with the kubelet: the API keeps it for old objects.
+	// A hook with tcpSocket fails, as under the kubelet: the API keeps it for old objects.
 	supported("spec.containers.lifecycle", "postStart", "preStop"),
 	supported("spec.containers.securityContext",
 		"allowPrivilegeEscalation", "appArmorProfile", "capabilities", "privileged", "procMount",

@@ -1,8 +1,8 @@
 // Package longannotation keeps the long annotations of a container in a file of its pod.
 //
-// The runtime returns the annotations of all containers in one message with each list. Some of them have what a pod
-// says, and the API bounds only the pod as a whole. So a value of more than 8 KiB is in a file, and the container has
-// the digest of the file instead. A file that is missing, or is another one, is an error: nothing of it is used.
+// The runtime returns the annotations of all containers in one message with each list. Some of them have parts of the
+// pod, and the API bounds only the pod as a whole. So a value of more than 8 KiB is in a file, and the container has
+// the digest of the file instead. A file that is missing, or has another digest, is an error and is not used.
 package longannotation
 
 import (

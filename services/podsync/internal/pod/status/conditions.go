@@ -119,7 +119,7 @@ func (g *generator) initializedCondition(statuses []v1.ContainerStatus, phase v1
 		}
 	}
 	if message := named(unknown, "unknown", incomplete, "incomplete"); message != "" {
-		// What was initialized stays so while its containers begin anew.
+		// An initialized pod stays initialized while its containers restart.
 		if before := podutil.Condition(g.old.Conditions, c.Type); before != nil && before.Status == v1.ConditionTrue {
 			return c
 		}

@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// reasonCreating and reasonInitializing are why a container waits that nothing is wrong with.
+	// reasonCreating and reasonInitializing are why a container waits before its start, if nothing has failed.
 	reasonCreating     = "ContainerCreating"
 	reasonInitializing = "PodInitializing"
-	// reasonStatusUnknown is the end of a container that nobody saw end; lostExitCode goes with it.
+	// reasonStatusUnknown is for a container with an unknown end; lostExitCode goes with it.
 	reasonStatusUnknown = "ContainerStatusUnknown"
 	lostExitCode        = 137
 	lostMessage         = "The container could not be located when the pod was terminated"
@@ -137,7 +137,7 @@ func (g *generator) seen(spec *v1.Container, c *pod.Container, old *v1.Container
 		s.RestartCount++
 	}
 	if c.Running() && old.State.Terminated != nil && old.RestartCount >= c.RestartCount {
-		// The runtime had forgotten those before, so this one was counted anew.
+		// The runtime had forgotten the earlier instances, so the count of this one began at 0.
 		s.RestartCount = old.RestartCount + 1
 	}
 	if old.ContainerID != s.ContainerID && old.State.Terminated != nil {
@@ -180,8 +180,8 @@ func (g *generator) state(c *pod.Container, old *v1.ContainerStatus) v1.Containe
 	return v1.ContainerState{Waiting: &v1.ContainerStateWaiting{}}
 }
 
-// explain turns a container that should run but could not be started into a waiting one,
-// with the reason, and lets a forgotten init container be done.
+// explain shows a container that should run but could not be started as waiting, with the reason, and an init container
+// that the runtime has forgotten as done.
 func (g *generator) explain(spec *v1.Container, s *v1.ContainerStatus, init bool) {
 	newest := g.st.Latest(spec.Name)
 	wantsStart := decide.WantsStart(g.pod, g.old, spec, newest)
@@ -220,8 +220,7 @@ func (g *generator) explain(spec *v1.Container, s *v1.ContainerStatus, init bool
 	s.State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: why.Reason, Message: why.Message}}
 }
 
-// probes sets what only probes, or their absence, can say. Without a result the last word
-// on the same container id holds.
+// probes sets the fields that depend on probes. Without a result, the last values of the same container ID hold.
 func (g *generator) probes(s *v1.PodStatus) {
 	for i := range s.ContainerStatuses {
 		c := &s.ContainerStatuses[i]

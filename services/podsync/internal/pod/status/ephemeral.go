@@ -7,8 +7,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 )
 
-// ephemerals are the statuses of the containers that were added to look into the pod. They
-// say nothing about the pod: neither phase nor condition asks for them.
+// ephemerals are the statuses of the ephemeral containers. Neither the pod's phase nor its conditions depend on them.
 func (g *generator) ephemerals() []v1.ContainerStatus {
 	var statuses []v1.ContainerStatus
 	for i := range g.pod.Spec.EphemeralContainers {

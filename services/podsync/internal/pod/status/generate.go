@@ -24,8 +24,8 @@ type Override struct {
 	// Phase that it brings; empty stands for Failed.
 	Phase           v1.PodPhase
 	Reason, Message string
-	// Yields: containers that all end well although they were made to make the pod a success,
-	// as with the kubelet's evictions, and not with its deadlines.
+	// Yields: if all containers that are stopped succeed, so does the pod. That holds for the kubelet's evictions, and not
+	// for its deadlines.
 	Yields bool
 	// Condition that comes with it (DisruptionTarget); nil for none.
 	Condition *v1.PodCondition
@@ -36,11 +36,11 @@ type Inputs struct {
 	// Old is the status that was generated last; nil stands for the API's, which the pod carries.
 	Old *v1.PodStatus
 	Now time.Time
-	// Terminal says that every container has been stopped and none will start again.
+	// Terminal: every container has been stopped and none will start again.
 	Terminal bool
-	// Waiting reports by container name why a container that should run could not be started.
+	// Waiting is why containers that should run could not be started, by container name.
 	Waiting map[string]Waiting
-	// Override is nil unless somebody ended the pod.
+	// Override is nil unless the node ended the pod.
 	Override *Override
 	// HostIPs are the node's addresses, primary first; empty when not known, which leaves the old ones.
 	HostIPs []string
@@ -50,7 +50,7 @@ type Inputs struct {
 	RuntimeName string
 	// StopSignals is the feature gate ContainerStopSignals.
 	StopSignals bool
-	// RecursiveReadOnly says that the pod's runtime handler can mount recursively read-only (KEP-3857).
+	// RecursiveReadOnly: the pod's runtime handler can mount recursively read-only (KEP-3857).
 	RecursiveReadOnly bool
 	// QOS is the pod's class; empty stands for the one that the API gave it, or else the one that its resources make.
 	QOS v1.PodQOSClass
@@ -62,7 +62,7 @@ type generator struct {
 	st  *pod.State // nil when unknown
 	in  Inputs
 	old *v1.PodStatus
-	// restartingAll: every container begins anew.
+	// restartingAll: every container restarts.
 	restartingAll bool
 }
 
@@ -80,7 +80,7 @@ func newGenerator(p *v1.Pod, st *pod.State, in Inputs) *generator {
 	return g
 }
 
-// Generate works out the status of a pod. A nil state stands for one that could not be read.
+// Generate makes the status of a pod. A nil state stands for one that could not be read.
 func Generate(p *v1.Pod, st *pod.State, in Inputs) v1.PodStatus {
 	g := newGenerator(p, st, in)
 	s := g.base()

@@ -64,7 +64,7 @@ func (g *generator) countInit(statuses []v1.ContainerStatus) (n initCount) {
 	return n
 }
 
-// countSidecar leaves out a sidecar that has ended, now or before: it says nothing about the pod.
+// countSidecar leaves out a sidecar that has ended, now or before: the pod's phase does not depend on it.
 func (n *initCount) countSidecar(s *v1.ContainerStatus) {
 	switch {
 	case s == nil:

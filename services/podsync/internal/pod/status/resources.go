@@ -16,8 +16,8 @@ const (
 	minMilliCPULimit = 10
 )
 
-// resources are those that the container has: what it was given, corrected by what the
-// runtime says of a running one (KEP-1287).
+// resources are those that the container has: those of its spec, corrected by what the runtime reports of a running one
+// (KEP-1287).
 func resources(spec *v1.Container, c *pod.Container) *v1.ResourceRequirements {
 	r := spec.Resources.DeepCopy()
 	linux := c.Resources.GetLinux()

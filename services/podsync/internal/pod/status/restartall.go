@@ -7,7 +7,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 )
 
-// What a pod shows whose containers all begin anew, in the kubelet's words.
+// What a pod shows while all of its containers restart, in the kubelet's words.
 const (
 	reasonRestartingAll  = "RestartingAllContainers"
 	messageRestartingAll = "The container is removed because RestartAllContainers in place"
@@ -16,8 +16,8 @@ const (
 	messageRestartAllStarted = "container exited with restart policy rule"
 )
 
-// resetStatus is the status of a container that was removed in order to begin anew. How it
-// ended is not what its program said of itself.
+// resetStatus is the status of a container that was removed in order to restart. Its end is not the result of its
+// program.
 func (g *generator) resetStatus(spec *v1.Container, old *v1.ContainerStatus) v1.ContainerStatus {
 	return v1.ContainerStatus{
 		Name: spec.Name, Image: spec.Image, VolumeMounts: g.volumeMounts(spec), RestartCount: old.RestartCount + 1,

@@ -62,7 +62,7 @@ func end(s *v1.ContainerStatus) {
 	}
 }
 
-// lostState is the end of a container of which nothing is left to say how it ended.
+// lostState is the state of a container that left no trace of its end.
 func lostState() v1.ContainerState {
 	return v1.ContainerState{Terminated: &v1.ContainerStateTerminated{
 		Reason: reasonStatusUnknown, Message: lostMessage, ExitCode: lostExitCode,

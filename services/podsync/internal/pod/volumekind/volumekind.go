@@ -1,4 +1,4 @@
-// Package volumekind says what to use instead of the kinds of volumes that this node leaves out.
+// Package volumekind names replacements for the kinds of volumes that this node does not support.
 package volumekind
 
 import (

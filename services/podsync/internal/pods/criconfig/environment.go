@@ -80,8 +80,8 @@ func (e *environment) expand(field string, words []string) ([]string, error) {
 	return expanded, nil
 }
 
-// expandPath expands a text all of whose references must have a value that is not empty: a
-// path with a part left out would be another path.
+// expandPath expands a text in which every reference must have a value that is not empty: without one part, it would be
+// another path.
 func (e *environment) expandPath(text string) (string, error) {
 	missing := map[string]bool{}
 	expanded, err := expansion.Expand(text, func(name string) (string, bool) {
@@ -100,8 +100,8 @@ func (e *environment) expandPath(text string) (string, error) {
 	return expanded, nil
 }
 
-// environment makes a container's variables: those of envFrom, over them those of env,
-// and last those that describe Services and that nobody set.
+// environment makes a container's variables. Those of env replace those of envFrom. Variables that describe Services
+// are added unless they are set.
 func (b *Builder) environment(ctx context.Context, p *v1.Pod, c *v1.Container, a downward.Addresses,
 	volumes map[string]volume.Mounted) (*environment, error) {
 	static := podutil.IsStatic(p)

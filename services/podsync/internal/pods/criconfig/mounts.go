@@ -21,7 +21,7 @@ import (
 
 const etcHosts = "/etc/hosts"
 
-// SubPaths makes a path in a volume present, and binds it where nobody can exchange it.
+// SubPaths makes a path in a volume present, and binds it to a place where no container can exchange it.
 type SubPaths interface {
 	SubPath(ctx context.Context, s volumes.SubPath) (string, error)
 }
@@ -168,8 +168,8 @@ func hostsMount(p *v1.Pod, c *v1.Container, podIPs []string, n *Node) (*runtimea
 	return &runtimeapi.Mount{HostPath: path, ContainerPath: etcHosts, SelinuxRelabel: n.SELinux}, nil
 }
 
-// writeInPlace writes a file that running containers may have mounted: it must stay the
-// same file, and is left alone when it already says what it should.
+// writeInPlace writes a file that running containers may have mounted. It must stay the same file, and is only written
+// if its text differs.
 func writeInPlace(path string, text []byte, mode os.FileMode) error {
 	switch same, err := holds(path, text); {
 	case err != nil:
@@ -182,8 +182,8 @@ func writeInPlace(path string, text []byte, mode os.FileMode) error {
 	return os.Chmod(path, mode) // whatever the umask took
 }
 
-// holds reports whether a file says the text. It reads no more than it expects: root in a container may have made the
-// file as large as the file system lets it.
+// holds reports whether a file has the text. It reads no more than it expects: root in a container may have made the
+// file as large as the file system allows.
 func holds(path string, text []byte) (bool, error) {
 	f, err := regularfile.Open(path)
 	if errors.Is(err, os.ErrNotExist) {

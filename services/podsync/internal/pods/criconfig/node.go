@@ -102,7 +102,7 @@ func DefaultNode(rootDir string) (Node, error) {
 func swapController(unified bool) (bool, error) {
 	file := "/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes"
 	if unified {
-		// The root has no such file, so that our own cgroup must tell.
+		// The root cgroup has no such file, so our own cgroup is examined.
 		own, err := libcgroups.ParseCgroupFile("/proc/self/cgroup")
 		if err != nil {
 			return false, fmt.Errorf("find this process's cgroup: %w", err)

@@ -207,7 +207,7 @@ func kernelHostname(p *v1.Pod, clusterDomain string) (string, error) {
 	return fqdn, nil
 }
 
-// NetworkMode is whose network the pod uses, for comparing with a sandbox that runs.
+// NetworkMode returns which network the pod uses, for comparing with a sandbox that runs.
 func NetworkMode(p *v1.Pod) runtimeapi.NamespaceMode {
 	if p.Spec.HostNetwork {
 		return runtimeapi.NamespaceMode_NODE

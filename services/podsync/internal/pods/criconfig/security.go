@@ -109,8 +109,7 @@ func volumeGroups(p *v1.Pod, volumes map[string]volume.Mounted) []int64 {
 	return slices.Compact(groups)
 }
 
-// effectiveSecurity is the container's own context, with the pod's where the container
-// says nothing and the pod may.
+// effectiveSecurity is the container's own context, with the pod's value for each field that only the pod sets.
 func effectiveSecurity(p *v1.Pod, c *v1.Container) *v1.SecurityContext {
 	sc := &v1.SecurityContext{}
 	if c.SecurityContext != nil {

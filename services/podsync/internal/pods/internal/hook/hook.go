@@ -115,8 +115,8 @@ func (r *Runner) Run(ctx context.Context, in Input, handler *v1.LifecycleHandler
 	return nil
 }
 
-// maxOutput is how much is shown of each of a command's outputs. The kubelet shows all, up to 32 MiB: the status of a
-// pod with such a message reaches nobody, since the API server takes 3 MiB.
+// maxOutput is how much is shown of each of a command's outputs. The kubelet shows up to 32 MiB, but the API server
+// refuses the status of a pod with such a message: it takes 3 MiB.
 const maxOutput = 4 << 10
 
 // exec returns the beginning of what the command printed if it failed.

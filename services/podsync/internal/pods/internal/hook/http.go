@@ -48,7 +48,7 @@ func newClient() *http.Client {
 }
 
 // httpGet makes the request. A server that answers HTTPS with HTTP is asked again with
-// HTTP, without the credentials, as with the kubelet: hooks long had no TLS at all.
+// HTTP, without the credentials, as under the kubelet: hooks long had no TLS at all.
 func (r *Runner) httpGet(ctx context.Context, in Input, action *v1.HTTPGetAction) error {
 	ctx, end := requestconn.With(ctx)
 	defer end()

@@ -10,8 +10,8 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
-// Orphan runs the preStop hook of a container whose pod nobody wants any more, if its
-// annotations describe one, until ctx ends. A failure is logged, because there is no pod to report it on.
+// Orphan runs the preStop hook of a container of a pod that no source wants any more, if its annotations describe one,
+// until ctx ends. A failure is logged, because there is no pod to report it on.
 func (r *Runner) Orphan(ctx context.Context, state *pod.State, c *pod.Container) {
 	spec, err := r.restore(state.UID, c)
 	if err == nil && spec == nil {

@@ -12,9 +12,8 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod/longannotation"
 )
 
-// restore returns what the annotations of a container say about its preStop hook, with the
-// ports that it may name, for a container whose pod nobody has any more. It returns nil
-// if the container has no such hook.
+// restore returns the preStop hook of a container and the ports that the hook may name, from the container's
+// annotations, because the object of the pod is gone. It returns nil if the container has no such hook.
 func (r *Runner) restore(uid types.UID, c *pod.Container) (*v1.Container, error) {
 	annotations, err := longannotation.Restore(r.opts.PodsDir, uid, c.Name, c.Annotations)
 	if err != nil {
