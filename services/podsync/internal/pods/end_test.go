@@ -98,10 +98,10 @@ func TestEvictAnswersWhenTheContainersHaveStopped(t *testing.T) {
 		if got := stopGraces(n.cri); !slices.Equal(got, []int64{20, 5}) {
 			t.Fatalf("grace periods %v", got)
 		}
-		if err := n.workers.Evict(t.Context(), "nobody", eviction, nil); !errors.Is(err, pod.ErrUnknown) {
+		if err := n.workers.Evict(t.Context(), "unknown", eviction, nil); !errors.Is(err, pod.ErrUnknown) {
 			t.Fatalf("an unknown pod: %v", err)
 		}
-		// It stays until somebody deletes it, and is then gone.
+		// It stays until it is deleted, and is then gone.
 		n.dispatcher.SetPod(deleted(testPod("a"), 30), api)
 		n.dispatcher.RemovePod("a", api)
 		n.wait(time.Minute)

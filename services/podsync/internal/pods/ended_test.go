@@ -11,15 +11,15 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 )
 
-// told is the version of a pod that the other services were told last.
-func (n *published) told(p *v1.Pod) *v1.Pod {
+// sent is the version of a pod that the other services got last.
+func (n *published) sent(p *v1.Pod) *v1.Pod {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.last[p.UID]
 }
 
-// TestPodsThatHaveEndedTakeLittleRoom: a user may have thousands of large pods rejected by the node, which wait for
-// somebody to delete them.
+// TestPodsThatHaveEndedTakeLittleRoom: a user may have thousands of large pods rejected by the node, which wait until
+// they are deleted.
 func TestPodsThatHaveEndedTakeLittleRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t)
@@ -28,27 +28,27 @@ func TestPodsThatHaveEndedTakeLittleRoom(t *testing.T) {
 		large.Spec.Containers[0].Args = []string{strings.Repeat("y", 1<<20)}
 		n.admission.reject["rejected"] = admission.Result{Reason: "NodePorts", Message: "taken"}
 		n.apply(large)
-		if got := n.published.told(large); got.Size() > 1<<10 || got.Name != large.Name || got.Namespace != large.Namespace ||
+		if got := n.published.sent(large); got.Size() > 1<<10 || got.Name != large.Name || got.Namespace != large.Namespace ||
 			len(got.Spec.Containers) != 0 {
-			t.Errorf("of a rejected pod the others are told %d bytes: %.300v", got.Size(), got)
+			t.Errorf("of a rejected pod the others get %d bytes: %.300v", got.Size(), got)
 		}
 
 		ran := large.DeepCopy()
 		ran.UID, ran.Name = "a", "pod-a"
 		ran.Spec.RestartPolicy = v1.RestartPolicyNever
 		n.apply(ran)
-		if got := n.published.told(ran); got.Size() < 1<<20 {
-			t.Errorf("of a pod that runs the others are told %d bytes", got.Size())
+		if got := n.published.sent(ran); got.Size() < 1<<20 {
+			t.Errorf("of a pod that runs the others get %d bytes", got.Size())
 		}
 		n.exit("c")
 		n.wait(time.Second)
 		ended := ran.DeepCopy()
 		ended.Status = n.status("a")
 		n.apply(ended)
-		got := n.published.told(ran)
+		got := n.published.sent(ran)
 		if ended.Status.Phase != v1.PodFailed || got.Size() > 1<<10 || len(got.Spec.Containers) != 1 ||
 			got.Spec.Containers[0].Name != "c" {
-			t.Errorf("of a pod that is %s the others are told %d bytes: %.300v", ended.Status.Phase, got.Size(), got)
+			t.Errorf("of a pod that is %s the others get %d bytes: %.300v", ended.Status.Phase, got.Size(), got)
 		}
 	})
 }

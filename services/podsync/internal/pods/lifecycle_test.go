@@ -167,7 +167,7 @@ func TestOfAPodThatWasTakenAwayNothingIsWatched(t *testing.T) {
 	})
 }
 
-// TestStoppingPodsyncIsNoFailure: it ends at once with a pod in its grace period, tells no
+// TestStoppingPodsyncIsNoFailure: it ends at once with a pod in its grace period and reports no
 // failure, and the next podsync goes on.
 func TestStoppingPodsyncIsNoFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

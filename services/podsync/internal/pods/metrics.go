@@ -60,7 +60,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		}, []string{"container_type"}),
 		containerErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "kubelet_started_containers_errors_total",
-			Help: "Cumulative number of containers that could not be started, by the reason that their status tells.",
+			Help: "Cumulative number of containers that could not be started, by the reason that their status shows.",
 		}, []string{"container_type", "code"}),
 		userNamespaces: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "kubelet_started_user_namespaced_pods_total",

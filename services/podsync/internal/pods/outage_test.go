@@ -89,7 +89,7 @@ func TestCallsThatHangHoldUpTheirPodsAlone(t *testing.T) {
 		n.wait(10 * time.Minute)
 		for _, uid := range hung {
 			if n.final[uid] {
-				t.Fatalf("pod %s is reported to be gone, and nobody stopped it", uid)
+				t.Fatalf("pod %s is reported to be gone, and was not stopped", uid)
 			}
 		}
 		release()
@@ -137,7 +137,7 @@ func TestATokenThatExpiresStopsNoPod(t *testing.T) {
 	})
 }
 
-// TestARestartAtAnyMoment: whenever podsync ends and begins anew while a pod starts or is
+// TestARestartAtAnyMoment: whenever podsync ends and starts again while a pod starts or is
 // stopped, the pod runs once, and is gone when it was deleted.
 func TestARestartAtAnyMoment(t *testing.T) {
 	for offset := 500 * time.Millisecond; offset < 14*time.Second; offset += time.Second {

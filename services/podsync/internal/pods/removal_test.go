@@ -143,7 +143,7 @@ func TestContainersBeginAnewWhateverCannotBeRemoved(t *testing.T) {
 			n.wait(time.Minute)
 			now := n.alive(p, "other")
 			if len(n.alive(p, "c")) != 1 || len(now) != 1 || now[0] == before[0] {
-				t.Fatalf("did not begin anew: %+v", n.status("a").ContainerStatuses)
+				t.Fatalf("did not begin again: %+v", n.status("a").ContainerStatuses)
 			}
 		}
 		for _, s := range n.status("a").ContainerStatuses {

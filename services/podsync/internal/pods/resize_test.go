@@ -41,7 +41,7 @@ func countEvents(events []string, part string) (count int) {
 	return count
 }
 
-// TestAPodKeepsTheResourcesThatItWasAdmittedWith: those that a resize asks for were admitted by nobody.
+// TestAPodKeepsTheResourcesThatItWasAdmittedWith: those that a resize asks for were not admitted.
 func TestAPodKeepsTheResourcesThatItWasAdmittedWith(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t)

@@ -91,7 +91,7 @@ func withFiles() *v1.Pod {
 	return p
 }
 
-// noting tells the node that the volumes of a pod are gone.
+// noting notes in the node that the volumes of a pod are gone.
 type noting struct {
 	*volume.Manager
 	of *node

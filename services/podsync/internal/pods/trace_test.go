@@ -38,7 +38,7 @@ func TestAPodsStartIsATrace(t *testing.T) {
 			}
 		}
 		if got := spantest.Named(started, "startContainer"); got[0].Attributes["k8s.container.name"] == "" {
-			t.Errorf("it is not told which container: %+v", got)
+			t.Errorf("it does not get which container: %+v", got)
 		}
 
 		n.dispatcher.SetPod(deleted(p, 5), api)

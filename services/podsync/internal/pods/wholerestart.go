@@ -45,7 +45,7 @@ func (w *worker) noteWholeRestart(p *v1.Pod) {
 	r.count, r.last = r.count+1, time.Now()
 	if delay := r.delay(w.deps.MaxBackoff); delay > 0 {
 		w.deps.event(p, v1.EventTypeWarning, reasonBackOff, "Back-off %s restarting all of pod %s, whose sandbox has ended, "+
-			"or whose containers have begun anew, %d times", delay, podName(p), r.count)
+			"or whose containers have begun again, %d times", delay, podName(p), r.count)
 	}
 }
 
@@ -57,7 +57,7 @@ func (w *worker) holdWholeRestart(a *decide.Actions) (time.Duration, error) {
 	}
 	delay := r.delay(w.deps.MaxBackoff)
 	if wait := time.Until(r.last.Add(delay)); wait > 0 {
-		return wait, reported("restart the whole pod", fmt.Errorf("back-off %s: it has begun anew %d times", delay, r.count))
+		return wait, reported("restart the whole pod", fmt.Errorf("back-off %s: it has begun again %d times", delay, r.count))
 	}
 	return 0, nil
 }

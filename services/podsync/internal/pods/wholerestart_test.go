@@ -29,7 +29,7 @@ func (n *node) endSandboxes() {
 	n.workers.Wake("a", "test")
 }
 
-// TestAPodThatEndsItsSandboxAgainAndAgainWaits, although it has an init container, which begins anew with each of them.
+// TestAPodThatEndsItsSandboxAgainAndAgainWaits, although it has an init container, which each new sandbox starts again.
 func TestAPodThatEndsItsSandboxAgainAndAgainWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t)

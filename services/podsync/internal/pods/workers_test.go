@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// What happens to a pod that nobody looks after is noticed, and not before every source has been heard: until then
+// What happens to a pod that has no worker is noticed, and not before every source has been heard: until then
 // a pod without a worker may be one that is yet to come.
 func TestOrphansAreNoticed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -27,7 +27,7 @@ func TestOrphansAreNoticed(t *testing.T) {
 		}
 		p := testPod("a")
 		n.apply(p)
-		n.workers.Wake("nobody", "test")
+		n.workers.Wake("unknown", "test")
 		if noticed() {
 			t.Error("an orphan is noticed before all pods are known")
 		}
@@ -37,8 +37,8 @@ func TestOrphansAreNoticed(t *testing.T) {
 		if noticed() {
 			t.Error("a pod that runs is called an orphan")
 		}
-		n.workers.Wake("nobody", "test")
-		n.workers.Wake("nobody", "test")
+		n.workers.Wake("unknown", "test")
+		n.workers.Wake("unknown", "test")
 		if !noticed() || noticed() {
 			t.Error("two wake-ups of a pod without a worker are to make one notice")
 		}
@@ -80,7 +80,7 @@ func TestCallsThatWakeAllAreMerged(t *testing.T) {
 	})
 }
 
-// Whoever wakes a worker without end has it sync some times a second, and once more after the last call.
+// A caller that wakes a worker without end has it sync some times a second, and once more after the last call.
 func TestWakesWithoutEnd(t *testing.T) {
 	for name, wake := range map[string]func(*Workers){
 		"pleg":   func(w *Workers) { w.Wake("a", "pleg") },

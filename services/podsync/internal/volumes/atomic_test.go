@@ -78,7 +78,8 @@ func TestAVersionThatBecomesALink(t *testing.T) {
 	}
 }
 
-// TestAVersionOfAnothersMaking: what another process puts into the volume's folder is neither waited for nor read without an
+// TestAVersionOfAnothersMaking: what another process puts into the volume's folder is neither waited for nor read
+// without an
 // end.
 func TestAVersionOfAnothersMaking(t *testing.T) {
 	for name, put := range map[string]func(path string) error{

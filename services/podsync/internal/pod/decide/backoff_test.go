@@ -140,7 +140,7 @@ func TestAdopt(t *testing.T) {
 		"second restart":                  {2, 10 * time.Second, 20 * time.Second},
 		"third restart":                   {3, 20 * time.Second, 40 * time.Second},
 		"at the maximum":                  {20, 301 * time.Second, 300 * time.Second},
-		"nobody was there to start it":    {1, time.Hour, 10 * time.Second},
+		"podsync was not there":           {1, time.Hour, 10 * time.Second},
 		"many restarts, but never looped": {50, 0, 10 * time.Second},
 	}
 	for name, test := range tests {

@@ -26,7 +26,7 @@ func Decide(in Input) Actions {
 		if !AllRemoved(in.Pod, in.State) {
 			return resetAll(in)
 		}
-		in.anew = true
+		in.allAgain = true
 	}
 	if changed, attempt, message := SandboxChanged(in.Pod, in.State); changed {
 		return replaceSandbox(in, attempt, message)

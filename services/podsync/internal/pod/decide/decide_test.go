@@ -173,7 +173,7 @@ func TestDecide(t *testing.T) {
 		"never starts what never ran": {
 			pod: testPod(never, "a", "b"), state: ready(ctr("1", "a", dead, 1)), want: brief{Start: []string{"b"}},
 		},
-		"created is made anew": {
+		"created is made again": {
 			pod:   testPod(never, "a"),
 			state: ready(ctr("1", "a", created, 0)),
 			want:  brief{Remove: []string{"1"}, Start: []string{"a"}},

@@ -271,13 +271,13 @@ func TestSmallPrintOfRestarts(t *testing.T) {
 		t.Error("a rule without exit codes takes part")
 	}
 	if CouldRestartAll(p) || !CouldRestartAll(together()) {
-		t.Error("which pods may begin anew is mixed up")
+		t.Error("which pods may begin again is mixed up")
 	}
 	other := &v1.PodStatus{Conditions: []v1.PodCondition{
 		{Type: v1.PodReady, Status: v1.ConditionTrue}, {Type: v1.AllContainersRestarting, Status: v1.ConditionFalse},
 	}}
 	if RestartingAll(together(), ready(), other) {
-		t.Error("other conditions make the pod begin anew")
+		t.Error("other conditions make the pod begin again")
 	}
 	a := Decide(Input{Pod: together(), State: ready(ctr("3", "a", dead, 42), ctr("2", "b", running, 0)), Now: t0})
 	if len(a.Kill) != 1 || !a.Kill[0].Restart {

@@ -45,7 +45,7 @@ func TestRestartAll(t *testing.T) {
 				ctr("1", "i", dead, 0)),
 		},
 		"one that was begun goes on": {state: ready(ctr("1", "i", dead, 0)), reported: begun, reset: []string{"1"}},
-		"then it begins anew":        {state: ready(), reported: begun, start: []string{"i"}},
+		"then it begins again":       {state: ready(), reported: begun, start: []string{"i"}},
 		"once all is reported it is an ordinary pod again": {
 			state: ready(ctr("5", "i", dead, 0)), reported: &v1.PodStatus{}, start: []string{"a", "b"},
 		},

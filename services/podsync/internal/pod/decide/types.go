@@ -54,8 +54,8 @@ type Input struct {
 	// KeepDead is how many dead instances of each container stay; at least 1 does.
 	KeepDead int
 
-	// anew: all containers start again, and reported ends do not count any more.
-	anew bool
+	// allAgain: all containers start again, and reported ends do not count any more.
+	allAgain bool
 }
 
 func (in *Input) reported() *v1.PodStatus {

@@ -292,7 +292,7 @@ func TestWhatIsNoHookFails(t *testing.T) {
 	}
 }
 
-// TestOrphan: of a pod that nobody wants any more the annotations are all that is left.
+// TestOrphan: of a pod that no source has any more the annotations are all that is left.
 func TestOrphan(t *testing.T) {
 	var ran []string
 	r, _ := newRunner(t, func(id string, command []string) (string, string, int32, error) {
