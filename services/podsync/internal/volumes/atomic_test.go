@@ -79,8 +79,7 @@ func TestAVersionThatBecomesALink(t *testing.T) {
 }
 
 // TestAVersionOfAnothersMaking: what another process puts into the volume's folder is neither waited for nor read
-// without an
-// end.
+// without an end.
 func TestAVersionOfAnothersMaking(t *testing.T) {
 	for name, put := range map[string]func(path string) error{
 		"a FIFO":         func(path string) error { return unix.Mkfifo(path, 0o666) },
