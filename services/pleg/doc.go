@@ -7,8 +7,8 @@
 //
 // podsync reads the hints from a stream (PlegService.WatchPods), so they need no bus. The messages of the stream show
 // podsync that pleg's loop turns and that its relists succeed. The end of the stream shows that pleg has ended. pleg
-// also publishes each hint on microlet.evt.pleg.lifecycle.<podUID>, for other readers. It puts RUNTIME/relist at the end
-// of each relist and when the runtime's event stream starts or ends. The gRPC health service "microlet.pleg.relist"
+// also publishes each hint on microlet.evt.pleg.lifecycle.<podUID>, for other readers. It puts RUNTIME/relist at the
+// end of each relist and when the runtime's event stream starts or ends. The gRPC health service "microlet.pleg.relist"
 // serves while a relist has succeeded within 3 minutes. A hint for an exit comes at once while the event stream works,
 // and within 12 s in any case. pleg stores nothing: after a restart it sends hints for all pods in which a container
 // may have ended meanwhile.

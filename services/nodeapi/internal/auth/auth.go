@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -79,7 +80,7 @@ func New(o Options) (*Auth, error) {
 	var ways []authenticator.Request
 	if o.ClientCA != nil {
 		a.certificates = x509.NewDynamic(o.ClientCA.VerifyOptions, x509.CommonNameUserConversion)
-		ways = append(ways, sparing{a.certificates})
+		ways = append(ways, sparing{a.certificates, o.ClientCA.CurrentCABundleContent})
 	}
 	if *o.Authentication.Webhook.Enabled {
 		ttl := o.Authentication.Webhook.CacheTTL.Duration
@@ -134,16 +135,21 @@ func (a *Auth) Certified(state *tls.ConnectionState) (user string, ok bool) {
 	return answer.User.GetName(), true
 }
 
-// sparing authenticates by client certificate, which it looks at every 10 s for a connection. Who has made the
-// certificate decides how long that takes.
-type sparing struct{ authenticator.Request }
+// sparing authenticates by client certificate, which it looks at every 10 s for a connection, and at once when the
+// authority has changed. The author of the certificate decides how long a look takes.
+type sparing struct {
+	authenticator.Request
+	// authority returns the certificates of those who may sign, as PEM.
+	authority func() []byte
+}
 
 // look is what a connection's certificate said of the caller.
 type look struct {
-	answer *authenticator.Response
-	ok     bool
-	err    error
-	until  time.Time
+	answer    *authenticator.Response
+	ok        bool
+	err       error
+	until     time.Time
+	authority []byte
 }
 
 // lookedFor is how long that holds: so long a certificate may be used after its end.
@@ -158,7 +164,9 @@ func (s sparing) AuthenticateRequest(r *http.Request) (*authenticator.Response, 
 	memo.Lock() // requests that come at the same time share a look
 	defer memo.Unlock()
 	last, known := memo.Value.(look)
-	if !known || !time.Now().Before(last.until) {
+	authority := s.authority()
+	if !known || !bytes.Equal(last.authority, authority) || !time.Now().Before(last.until) {
+		last.authority = authority
 		last.answer, last.ok, last.err = s.Request.AuthenticateRequest(r)
 		last.until = time.Now().Add(lookedFor)
 		memo.Value = last
