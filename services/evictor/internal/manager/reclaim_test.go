@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/microlet/microlet/services/evictor/internal/signal"
 	"github.com/microlet/microlet/services/evictor/internal/threshold"
 )
 
@@ -55,5 +56,26 @@ func TestImagesGoBeforePods(t *testing.T) {
 				t.Errorf("%d of images: afterwards did %q, %v", images, s.did, s.pressure)
 			}
 		})
+	}
+}
+
+func TestWhatIsReclaimedFirst(t *testing.T) {
+	one, split := threshold.Layout{ImageFs: true}, threshold.Layout{ImageFs: true, SplitContainerFs: true}
+	for _, test := range []struct {
+		signal             signal.Signal
+		layout             threshold.Layout
+		containers, images bool
+	}{
+		{signal.MemoryAvailable, threshold.Layout{}, false, false}, {signal.PIDAvailable, one, false, false},
+		{signal.NodeFsAvailable, threshold.Layout{}, true, true}, {signal.ImageFsInodesFree, threshold.Layout{}, true, true},
+		{signal.NodeFsAvailable, one, false, false}, {signal.ImageFsAvailable, one, true, true},
+		{signal.ContainerFsAvailable, one, true, true},
+		{signal.NodeFsInodesFree, split, true, false}, {signal.ImageFsAvailable, split, false, true},
+		{signal.ContainerFsAvailable, split, true, false},
+	} {
+		containers, images := reclaims(test.signal, test.layout)
+		if containers != test.containers || images != test.images {
+			t.Errorf("%s with %+v: containers %t, images %t", test.signal, test.layout, containers, images)
+		}
 	}
 }
