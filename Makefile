@@ -217,6 +217,7 @@ verify: ## format, generated code, contract, vet, lint, links, structure
 	@$(STAGE) 'methods' scripts/verify-methods $(BUILD_TAGS) ./services/microlet/cmd/microlet ./services/microlet/cmd/microlet-local
 	@# It reads what go list says, which the cache of results does not know.
 	@$(STAGE) 'structure' $(GO) test -count=1 ./compose/e2e/walls
+	@$(STAGE) 'imports of the twins' scripts/twins $(CACHE) list -deps -test . >/dev/null
 
 ##@ What is shipped
 

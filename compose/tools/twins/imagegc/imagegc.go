@@ -5,7 +5,7 @@ import (
 	"github.com/microlet/microlet/services/imagegc/internal/ages"
 	"github.com/microlet/microlet/services/imagegc/internal/collector"
 	"github.com/microlet/microlet/services/imagegc/internal/imagefs"
-	"github.com/microlet/microlet/services/imagegc/internal/podimages"
+	"github.com/microlet/microlet/services/imagegc/internal/imagenames"
 )
 
 type (
@@ -16,11 +16,11 @@ type (
 	// Usage is that of a file system.
 	Usage = imagefs.Usage
 	// Names are those of images.
-	Names = podimages.Names
+	Names = imagenames.Set
 )
 
 // New is collector.New.
 func New(o Options) *collector.Collector { return collector.New(o) }
 
-// Normal is podimages.Normal.
-func Normal(name string) string { return podimages.Normal(name) }
+// Normal is imagenames.Normal.
+func Normal(name string) string { return imagenames.Normal(name) }

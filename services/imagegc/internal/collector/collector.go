@@ -16,7 +16,7 @@ import (
 	retentionv1 "github.com/microlet/microlet/proto/microlet/imageretentionplugin/v1"
 	"github.com/microlet/microlet/services/imagegc/internal/ages"
 	"github.com/microlet/microlet/services/imagegc/internal/imagefs"
-	"github.com/microlet/microlet/services/imagegc/internal/podimages"
+	"github.com/microlet/microlet/services/imagegc/internal/imagenames"
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/tracing"
 )
@@ -51,9 +51,9 @@ type FileSystem interface {
 // Pods know which images the node's pods name.
 type Pods interface {
 	// Named are the images that must not be removed.
-	Named() (podimages.Names, error)
+	Named() (imagenames.Set, error)
 	// Mounted are those of image volumes.
-	Mounted() (podimages.Names, error)
+	Mounted() (imagenames.Set, error)
 }
 
 // Retention is the policy of the node's owner; see package retention.

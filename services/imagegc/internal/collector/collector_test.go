@@ -21,6 +21,7 @@ import (
 	retentionv1 "github.com/microlet/microlet/proto/microlet/imageretentionplugin/v1"
 	"github.com/microlet/microlet/services/imagegc/internal/ages"
 	"github.com/microlet/microlet/services/imagegc/internal/imagefs"
+	"github.com/microlet/microlet/services/imagegc/internal/imagenames"
 	"github.com/microlet/microlet/services/imagegc/internal/podimages"
 )
 
@@ -29,8 +30,8 @@ type world struct {
 	images     []*runtimeapi.Image
 	containers []*runtimeapi.Container
 	ages       map[string]ages.Age
-	named      podimages.Names
-	mounted    podimages.Names
+	named      imagenames.Set
+	mounted    imagenames.Set
 	used       map[string]bool // as last passed to Ages
 	namedErr   error
 	other      uint64 // bytes of the disk that are no images
@@ -44,7 +45,7 @@ type world struct {
 }
 
 func newWorld() *world {
-	return &world{ages: map[string]ages.Age{}, named: podimages.Names{}, capacity: 1000, stuck: map[string]error{}}
+	return &world{ages: map[string]ages.Age{}, named: imagenames.Set{}, capacity: 1000, stuck: map[string]error{}}
 }
 
 // add puts an unused image there that was last used so long ago.
@@ -92,8 +93,8 @@ func (w *world) Keep(context.Context, []*retentionv1.KeepRequest_Image) (map[str
 	return w.kept, w.keptErr
 }
 
-func (w *world) Named() (podimages.Names, error)   { return w.named, w.namedErr }
-func (w *world) Mounted() (podimages.Names, error) { return w.mounted, w.namedErr }
+func (w *world) Named() (imagenames.Set, error)   { return w.named, w.namedErr }
+func (w *world) Mounted() (imagenames.Set, error) { return w.mounted, w.namedErr }
 
 // collector returns one with the kubelet's defaults.
 func (w *world) collector(change func(*Options)) (*Collector, *record.FakeRecorder) {
@@ -172,9 +173,9 @@ func TestWhatIsKept(t *testing.T) {
 		{ImageId: running.GetId(), State: runtimeapi.ContainerState_CONTAINER_RUNNING},
 		{ImageRef: "registry.example/stopped:1", State: runtimeapi.ContainerState_CONTAINER_EXITED},
 	}
-	w.named[podimages.Normal("registry.example/named:1")] = true
-	w.mounted = podimages.Names{podimages.Normal("registry.example/mounted:1"): true}
-	w.named[podimages.Normal("registry.example/x@sha256:"+strings.Repeat("a", 64))] = true
+	w.named[imagenames.Normal("registry.example/named:1")] = true
+	w.mounted = imagenames.Set{imagenames.Normal("registry.example/mounted:1"): true}
+	w.named[imagenames.Normal("registry.example/x@sha256:"+strings.Repeat("a", 64))] = true
 	c, events := w.collector(nil)
 	err := c.Collect(t.Context())
 	w.wantRemoved(t, "unused")
@@ -200,7 +201,7 @@ func TestAPodThatComesMeanwhileKeepsItsImage(t *testing.T) {
 	for i := range 3 {
 		w.add(fmt.Sprintf("i%d", i), 10, time.Duration(9-i)*time.Hour)
 	}
-	w.onRemove = func(string) { w.named[podimages.Normal("registry.example/i1:1")] = true }
+	w.onRemove = func(string) { w.named[imagenames.Normal("registry.example/i1:1")] = true }
 	c, _ := w.collector(nil)
 	removed, err := c.DeleteUnused(t.Context())
 	if err != nil || removed != (Removed{2, 20}) {

@@ -10,7 +10,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/services/imagegc/internal/ages"
-	"github.com/microlet/microlet/services/imagegc/internal/podimages"
+	"github.com/microlet/microlet/services/imagegc/internal/imagenames"
 )
 
 // Runtime is the part of CRI that imagegc may call.
@@ -35,18 +35,18 @@ func names(image *runtimeapi.Image) []string {
 }
 
 // isNamed reports whether one of an image's names is among these.
-func isNamed(image *runtimeapi.Image, among podimages.Names) bool {
+func isNamed(image *runtimeapi.Image, among imagenames.Set) bool {
 	return slices.ContainsFunc(names(image), among.Has)
 }
 
 // inUse are the IDs of the images that containers use, running or not. A container names its image by its ID; an older
 // runtime may name it otherwise.
 func inUse(images []*runtimeapi.Image, containers []*runtimeapi.Container) map[string]bool {
-	used := podimages.Names{}
+	used := imagenames.Set{}
 	for _, c := range containers {
 		for _, name := range []string{c.GetImageId(), c.GetImageRef(), c.GetImage().GetImage()} {
 			if name != "" {
-				used[podimages.Normal(name)] = true
+				used[imagenames.Normal(name)] = true
 			}
 		}
 	}

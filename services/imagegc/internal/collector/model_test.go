@@ -14,7 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/services/imagegc/internal/ages"
-	"github.com/microlet/microlet/services/imagegc/internal/podimages"
+	"github.com/microlet/microlet/services/imagegc/internal/imagenames"
 )
 
 // errKilled ends a collection at a random removal, as the kernel ends a process.
@@ -162,11 +162,11 @@ func (n *modelNode) live() {
 	for range n.r.IntN(4) {
 		n.pull()
 	}
-	n.containers, n.named = nil, podimages.Names{}
+	n.containers, n.named = nil, imagenames.Set{}
 	for range 40 {
 		image := n.images[n.r.IntN(len(n.images))]
 		if n.r.IntN(3) == 0 { // a pod that has not started yet
-			n.named[podimages.Normal(image.GetRepoTags()[0])] = true
+			n.named[imagenames.Normal(image.GetRepoTags()[0])] = true
 		} else {
 			n.containers = append(n.containers, &runtimeapi.Container{ImageId: image.GetId()})
 		}

@@ -6,11 +6,10 @@ package podimages
 
 import (
 	"errors"
-	"strings"
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/microlet/microlet/services/internal/imageref"
+	"github.com/microlet/microlet/services/imagegc/internal/imagenames"
 	"github.com/microlet/microlet/services/internal/nodepods"
 	"github.com/microlet/microlet/services/internal/podutil"
 )
@@ -30,35 +29,29 @@ type Pods struct{ source Source }
 // New returns the pods of a source.
 func New(s Source) *Pods { return &Pods{s} }
 
-// Names are image names, as Normal makes them.
-type Names map[string]bool
-
-// Has reports whether a name, in any spelling, is among them.
-func (n Names) Has(name string) bool { return n[Normal(name)] }
-
 // Named returns the images that pods name which may still start a container, and those of Mounted.
-func (p *Pods) Named() (Names, error) {
-	return p.names(func(names Names, pod *nodepods.Pod) {
+func (p *Pods) Named() (imagenames.Set, error) {
+	return p.names(func(names imagenames.Set, pod *nodepods.Pod) {
 		if !pod.Terminating { // of one that is, nothing may start; what runs is the runtime's to report
 			for c := range podutil.AllContainers(&pod.Spec) {
-				names[Normal(c.Image)] = true
+				names.Add(c.Image)
 			}
 		}
-		names.addVolumes(pod.Pod)
+		addVolumes(names, pod.Pod)
 	})
 }
 
 // Mounted returns the images of image volumes, of pods that end too: the runtime's list of containers does not have
 // them.
-func (p *Pods) Mounted() (Names, error) {
-	return p.names(func(names Names, pod *nodepods.Pod) { names.addVolumes(pod.Pod) })
+func (p *Pods) Mounted() (imagenames.Set, error) {
+	return p.names(func(names imagenames.Set, pod *nodepods.Pod) { addVolumes(names, pod.Pod) })
 }
 
-func (p *Pods) names(add func(names Names, pod *nodepods.Pod)) (Names, error) {
+func (p *Pods) names(add func(names imagenames.Set, pod *nodepods.Pod)) (imagenames.Set, error) {
 	if !p.source.Synced() {
 		return nil, ErrUnknown
 	}
-	names := Names{}
+	names := imagenames.Set{}
 	for _, pod := range p.source.All() {
 		if pod.Err != nil { // it may name any image
 			return nil, pod.Err
@@ -68,24 +61,10 @@ func (p *Pods) names(add func(names Names, pod *nodepods.Pod)) (Names, error) {
 	return names, nil
 }
 
-func (n Names) addVolumes(pod *v1.Pod) {
+func addVolumes(names imagenames.Set, pod *v1.Pod) {
 	for i := range pod.Spec.Volumes {
 		if image := pod.Spec.Volumes[i].Image; image != nil {
-			n[Normal(image.Reference)] = true
+			names.Add(image.Reference)
 		}
 	}
-}
-
-// Normal is the full spelling of an image's name, as the runtime has it: with the registry, and with a tag or digest.
-// What is no name, such as an image's ID, stays as it is. Of a name with both, the digest counts, as with the runtime.
-func Normal(name string) string {
-	name = strings.TrimSpace(name)
-	if id, ok := imageref.ID(name); ok {
-		return id
-	}
-	named, err := imageref.ParseNormalized(name)
-	if err != nil {
-		return name
-	}
-	return named.Resolved().String()
 }
