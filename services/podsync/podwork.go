@@ -142,7 +142,8 @@ func startWakers(ctx context.Context, s *service.Service, env *environment, p *p
 // limits are the workers' settings.
 func limits(k *kubeletconfig.Config) pods.Limits {
 	l := pods.Limits{Resync: k.Kubelet.SyncFrequency.Duration, KeepDead: int(k.Node.MaxDeadContainersPerContainer),
-		Gated: pods.GatedFields(k.FeatureEnabled)}
+		Gated:               pods.GatedFields(k.FeatureEnabled),
+		WithoutPodResources: !k.FeatureEnabled("InPlacePodLevelResourcesVerticalScaling")}
 	if most := k.Kubelet.CrashLoopBackOff.MaxContainerRestartPeriod; most != nil {
 		l.MaxBackoff = most.Duration
 	}

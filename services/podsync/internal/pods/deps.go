@@ -233,6 +233,8 @@ type Limits struct {
 	Resync time.Duration
 	// Gated are the pod fields that are supported because their feature gate is on: GatedFields.
 	Gated []string
+	// WithoutPodResources leaves the resources of pods as a whole out of their statuses.
+	WithoutPodResources bool
 	// KeepDead is how many dead instances of a container stay; at least 1 does.
 	KeepDead int
 }
