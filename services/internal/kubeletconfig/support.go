@@ -143,6 +143,8 @@ var readGates = map[string]bool{
 	"KubeletInUserNamespace": true,
 	"PodLevelResources":      true,
 
+	"KubeletAllocatedPodsEndpoint": true,
+
 	gateWebSockets:             true,
 	gateRestartAllContainers:   true,
 	gateResizeOfInitContainers: true,

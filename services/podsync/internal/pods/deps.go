@@ -123,7 +123,8 @@ type RuntimeClasses interface {
 
 // PodReporter learns of every pod that a worker has, of what becomes of it, and of its end.
 type PodReporter interface {
-	Pod(p *v1.Pod, source podsyncv1.PodSource, terminating bool)
+	// Pod takes a pod with the resources that are granted, and with those that it asks for.
+	Pod(p, desired *v1.Pod, source podsyncv1.PodSource, terminating bool)
 	Status(uid types.UID, state *pod.State, status *v1.PodStatus)
 	Forget(uid types.UID)
 }

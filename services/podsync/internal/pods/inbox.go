@@ -143,11 +143,16 @@ func (i *inbox) end() {
 	close(i.stopped)
 }
 
-// publish calls do with what the other services get of the pod's newest version, and whether the pod ends.
-func (i *inbox) publish(do func(p *v1.Pod, ends bool)) {
+// publish calls do with what the other services get of the pod's newest version, and whether the pod ends. desired is
+// the pod with the resources that it asks for.
+func (i *inbox) publish(do func(p, desired *v1.Pod, ends bool)) {
 	i.mu.Lock()
 	defer i.mu.Unlock() // held, so that an older version never comes after a newer one
-	do(forOthers(i.pod, i.ended), i.ending || i.pod.DeletionTimestamp != nil)
+	p, desired := forOthers(i.pod, i.ended), i.wanted
+	if p != i.pod || i.ended {
+		desired = p
+	}
+	do(p, desired, i.ending || i.pod.DeletionTimestamp != nil)
 }
 
 // current returns the pod's newest version, and whether it has ended.

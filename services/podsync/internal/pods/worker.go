@@ -281,7 +281,7 @@ func (w *worker) traced(ctx context.Context, p *v1.Pod, name string, do func(con
 
 // publish puts the pod's newest version on the bus for the other services.
 func (w *worker) publish() {
-	w.inbox.publish(func(p *v1.Pod, ends bool) { w.deps.Reporter.Pod(p, w.source, ends) })
+	w.inbox.publish(func(p, desired *v1.Pod, ends bool) { w.deps.Reporter.Pod(p, desired, w.source, ends) })
 }
 
 // hasReported reports whether the pod's state was reported since podsync started. A pod that is gone has nothing to
