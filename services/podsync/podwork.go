@@ -143,6 +143,7 @@ func startWakers(ctx context.Context, s *service.Service, env *environment, p *p
 		Explain: api.ExplainDeps{
 			NodeName: env.name, Gated: p.gated, Sources: p.sources.Kinds(), Workers: env.workers, Dispatcher: p.dispatcher,
 			Statuses: p.reports.Statuses, Probes: p.reports.Probing, Pulls: p.resources.images, Judge: p.admission,
+			Allocation: p.allocation,
 		},
 	})
 	return nil

@@ -73,7 +73,7 @@ func (x Admission_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Admission_State.Descriptor instead.
 func (Admission_State) EnumDescriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{8, 0}
+	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{9, 0}
 }
 
 // State is whether the volume is mounted.
@@ -130,7 +130,7 @@ func (x VolumeState_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use VolumeState_State.Descriptor instead.
 func (VolumeState_State) EnumDescriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{10, 0}
+	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{11, 0}
 }
 
 // Type is the kind of container.
@@ -186,7 +186,7 @@ func (x ContainerExplanation_Type) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ContainerExplanation_Type.Descriptor instead.
 func (ContainerExplanation_Type) EnumDescriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{12, 0}
+	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{13, 0}
 }
 
 // Result is the result by the probe's thresholds, of the container that runs now.
@@ -240,7 +240,7 @@ func (x ProbeState_Result) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ProbeState_Result.Descriptor instead.
 func (ProbeState_Result) EnumDescriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{13, 0}
+	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{14, 0}
 }
 
 // SourceState is one configured source of pods.
@@ -629,9 +629,8 @@ type PodExplanation struct {
 	Containers []*ContainerExplanation `protobuf:"bytes,12,rep,name=containers,proto3" json:"containers,omitempty"`
 	// The time of the node when this was read.
 	Now *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=now,proto3" json:"now,omitempty"`
-	// CPU and memory that the pod asks for and has not, or has and does not ask for; empty if a resize is neither asked for
-	// nor under way. The conditions of the status say why.
-	Resources     []*ResourceAmount `protobuf:"bytes,14,rep,name=resources,proto3" json:"resources,omitempty"`
+	// How the resize of the pod fares; absent if none is asked for or under way.
+	Resize        *Resize `protobuf:"bytes,14,opt,name=resize,proto3" json:"resize,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -757,11 +756,109 @@ func (x *PodExplanation) GetNow() *timestamppb.Timestamp {
 	return nil
 }
 
-func (x *PodExplanation) GetResources() []*ResourceAmount {
+func (x *PodExplanation) GetResize() *Resize {
 	if x != nil {
-		return x.Resources
+		return x.Resize
 	}
 	return nil
+}
+
+// Resize is a change of the CPU and the memory of a pod that was admitted.
+type Resize struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The amounts that the pod asks for and was not granted, or was granted and was not given.
+	Amounts []*ResourceAmount `protobuf:"bytes,1,rep,name=amounts,proto3" json:"amounts,omitempty"`
+	// Why it is not granted: reason and message of the condition PodResizePending; empty without one.
+	PendingReason  string `protobuf:"bytes,2,opt,name=pending_reason,json=pendingReason,proto3" json:"pending_reason,omitempty"`
+	PendingMessage string `protobuf:"bytes,3,opt,name=pending_message,json=pendingMessage,proto3" json:"pending_message,omitempty"`
+	// A decision on it is under way.
+	Deciding bool `protobuf:"varint,4,opt,name=deciding,proto3" json:"deciding,omitempty"`
+	// It was granted and is being carried out. The error is why that failed last.
+	InProgress bool   `protobuf:"varint,5,opt,name=in_progress,json=inProgress,proto3" json:"in_progress,omitempty"`
+	Error      string `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
+	// Why the files of what is granted and given cannot be written; empty if they can.
+	Unwritten     string `protobuf:"bytes,7,opt,name=unwritten,proto3" json:"unwritten,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Resize) Reset() {
+	*x = Resize{}
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Resize) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Resize) ProtoMessage() {}
+
+func (x *Resize) ProtoReflect() protoreflect.Message {
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Resize.ProtoReflect.Descriptor instead.
+func (*Resize) Descriptor() ([]byte, []int) {
+	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Resize) GetAmounts() []*ResourceAmount {
+	if x != nil {
+		return x.Amounts
+	}
+	return nil
+}
+
+func (x *Resize) GetPendingReason() string {
+	if x != nil {
+		return x.PendingReason
+	}
+	return ""
+}
+
+func (x *Resize) GetPendingMessage() string {
+	if x != nil {
+		return x.PendingMessage
+	}
+	return ""
+}
+
+func (x *Resize) GetDeciding() bool {
+	if x != nil {
+		return x.Deciding
+	}
+	return false
+}
+
+func (x *Resize) GetInProgress() bool {
+	if x != nil {
+		return x.InProgress
+	}
+	return false
+}
+
+func (x *Resize) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *Resize) GetUnwritten() string {
+	if x != nil {
+		return x.Unwritten
+	}
+	return ""
 }
 
 // ResourceAmount is one amount of a pod or a container. A quantity that is empty is none.
@@ -783,7 +880,7 @@ type ResourceAmount struct {
 
 func (x *ResourceAmount) Reset() {
 	*x = ResourceAmount{}
-	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[7]
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -795,7 +892,7 @@ func (x *ResourceAmount) String() string {
 func (*ResourceAmount) ProtoMessage() {}
 
 func (x *ResourceAmount) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[7]
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -808,7 +905,7 @@ func (x *ResourceAmount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceAmount.ProtoReflect.Descriptor instead.
 func (*ResourceAmount) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{7}
+	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ResourceAmount) GetContainer() string {
@@ -859,7 +956,7 @@ type Admission struct {
 
 func (x *Admission) Reset() {
 	*x = Admission{}
-	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[8]
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -871,7 +968,7 @@ func (x *Admission) String() string {
 func (*Admission) ProtoMessage() {}
 
 func (x *Admission) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[8]
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -884,7 +981,7 @@ func (x *Admission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Admission.ProtoReflect.Descriptor instead.
 func (*Admission) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{8}
+	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Admission) GetState() Admission_State {
@@ -926,7 +1023,7 @@ type PodSync struct {
 
 func (x *PodSync) Reset() {
 	*x = PodSync{}
-	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[9]
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -938,7 +1035,7 @@ func (x *PodSync) String() string {
 func (*PodSync) ProtoMessage() {}
 
 func (x *PodSync) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[9]
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -951,7 +1048,7 @@ func (x *PodSync) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodSync.ProtoReflect.Descriptor instead.
 func (*PodSync) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{9}
+	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PodSync) GetBegan() *timestamppb.Timestamp {
@@ -1006,7 +1103,7 @@ type VolumeState struct {
 
 func (x *VolumeState) Reset() {
 	*x = VolumeState{}
-	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[10]
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1018,7 +1115,7 @@ func (x *VolumeState) String() string {
 func (*VolumeState) ProtoMessage() {}
 
 func (x *VolumeState) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[10]
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1031,7 +1128,7 @@ func (x *VolumeState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeState.ProtoReflect.Descriptor instead.
 func (*VolumeState) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{10}
+	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *VolumeState) GetName() string {
@@ -1083,7 +1180,7 @@ type Sandbox struct {
 
 func (x *Sandbox) Reset() {
 	*x = Sandbox{}
-	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[11]
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1095,7 +1192,7 @@ func (x *Sandbox) String() string {
 func (*Sandbox) ProtoMessage() {}
 
 func (x *Sandbox) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[11]
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1108,7 +1205,7 @@ func (x *Sandbox) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sandbox.ProtoReflect.Descriptor instead.
 func (*Sandbox) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{11}
+	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Sandbox) GetId() string {
@@ -1168,7 +1265,7 @@ type ContainerExplanation struct {
 
 func (x *ContainerExplanation) Reset() {
 	*x = ContainerExplanation{}
-	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[12]
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1180,7 +1277,7 @@ func (x *ContainerExplanation) String() string {
 func (*ContainerExplanation) ProtoMessage() {}
 
 func (x *ContainerExplanation) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[12]
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1193,7 +1290,7 @@ func (x *ContainerExplanation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerExplanation.ProtoReflect.Descriptor instead.
 func (*ContainerExplanation) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{12}
+	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ContainerExplanation) GetName() string {
@@ -1273,7 +1370,7 @@ type ProbeState struct {
 
 func (x *ProbeState) Reset() {
 	*x = ProbeState{}
-	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[13]
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1285,7 +1382,7 @@ func (x *ProbeState) String() string {
 func (*ProbeState) ProtoMessage() {}
 
 func (x *ProbeState) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[13]
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1298,7 +1395,7 @@ func (x *ProbeState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeState.ProtoReflect.Descriptor instead.
 func (*ProbeState) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{13}
+	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ProbeState) GetKind() string {
@@ -1335,7 +1432,7 @@ type CheckPodRequest struct {
 
 func (x *CheckPodRequest) Reset() {
 	*x = CheckPodRequest{}
-	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[14]
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1347,7 +1444,7 @@ func (x *CheckPodRequest) String() string {
 func (*CheckPodRequest) ProtoMessage() {}
 
 func (x *CheckPodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[14]
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1360,7 +1457,7 @@ func (x *CheckPodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckPodRequest.ProtoReflect.Descriptor instead.
 func (*CheckPodRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{14}
+	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CheckPodRequest) GetManifest() []byte {
@@ -1393,7 +1490,7 @@ type CheckPodResponse struct {
 
 func (x *CheckPodResponse) Reset() {
 	*x = CheckPodResponse{}
-	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[15]
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1405,7 +1502,7 @@ func (x *CheckPodResponse) String() string {
 func (*CheckPodResponse) ProtoMessage() {}
 
 func (x *CheckPodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[15]
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1418,7 +1515,7 @@ func (x *CheckPodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckPodResponse.ProtoReflect.Descriptor instead.
 func (*CheckPodResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{15}
+	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CheckPodResponse) GetNamespace() string {
@@ -1487,7 +1584,7 @@ const file_microlet_podsync_v1_explain_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\"K\n" +
 	"\x12ExplainPodResponse\x125\n" +
-	"\x03pod\x18\x01 \x01(\v2#.microlet.podsync.v1.PodExplanationR\x03pod\"\x81\x05\n" +
+	"\x03pod\x18\x01 \x01(\v2#.microlet.podsync.v1.PodExplanationR\x03pod\"\xf3\x04\n" +
 	"\x0ePodExplanation\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
@@ -1504,8 +1601,17 @@ const file_microlet_podsync_v1_explain_proto_rawDesc = "" +
 	"\n" +
 	"containers\x18\f \x03(\v2).microlet.podsync.v1.ContainerExplanationR\n" +
 	"containers\x12,\n" +
-	"\x03now\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\x03now\x12A\n" +
-	"\tresources\x18\x0e \x03(\v2#.microlet.podsync.v1.ResourceAmountR\tresources\"\xaa\x01\n" +
+	"\x03now\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\x03now\x123\n" +
+	"\x06resize\x18\x0e \x01(\v2\x1b.microlet.podsync.v1.ResizeR\x06resize\"\x88\x02\n" +
+	"\x06Resize\x12=\n" +
+	"\aamounts\x18\x01 \x03(\v2#.microlet.podsync.v1.ResourceAmountR\aamounts\x12%\n" +
+	"\x0epending_reason\x18\x02 \x01(\tR\rpendingReason\x12'\n" +
+	"\x0fpending_message\x18\x03 \x01(\tR\x0ependingMessage\x12\x1a\n" +
+	"\bdeciding\x18\x04 \x01(\bR\bdeciding\x12\x1f\n" +
+	"\vin_progress\x18\x05 \x01(\bR\n" +
+	"inProgress\x12\x14\n" +
+	"\x05error\x18\x06 \x01(\tR\x05error\x12\x1c\n" +
+	"\tunwritten\x18\a \x01(\tR\tunwritten\"\xaa\x01\n" +
 	"\x0eResourceAmount\x12\x1c\n" +
 	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x12\x14\n" +
 	"\x05field\x18\x02 \x01(\tR\x05field\x12\x18\n" +
@@ -1606,7 +1712,7 @@ func file_microlet_podsync_v1_explain_proto_rawDescGZIP() []byte {
 }
 
 var file_microlet_podsync_v1_explain_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_microlet_podsync_v1_explain_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_microlet_podsync_v1_explain_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_microlet_podsync_v1_explain_proto_goTypes = []any{
 	(Admission_State)(0),           // 0: microlet.podsync.v1.Admission.State
 	(VolumeState_State)(0),         // 1: microlet.podsync.v1.VolumeState.State
@@ -1619,57 +1725,59 @@ var file_microlet_podsync_v1_explain_proto_goTypes = []any{
 	(*ExplainPodRequest)(nil),      // 8: microlet.podsync.v1.ExplainPodRequest
 	(*ExplainPodResponse)(nil),     // 9: microlet.podsync.v1.ExplainPodResponse
 	(*PodExplanation)(nil),         // 10: microlet.podsync.v1.PodExplanation
-	(*ResourceAmount)(nil),         // 11: microlet.podsync.v1.ResourceAmount
-	(*Admission)(nil),              // 12: microlet.podsync.v1.Admission
-	(*PodSync)(nil),                // 13: microlet.podsync.v1.PodSync
-	(*VolumeState)(nil),            // 14: microlet.podsync.v1.VolumeState
-	(*Sandbox)(nil),                // 15: microlet.podsync.v1.Sandbox
-	(*ContainerExplanation)(nil),   // 16: microlet.podsync.v1.ContainerExplanation
-	(*ProbeState)(nil),             // 17: microlet.podsync.v1.ProbeState
-	(*CheckPodRequest)(nil),        // 18: microlet.podsync.v1.CheckPodRequest
-	(*CheckPodResponse)(nil),       // 19: microlet.podsync.v1.CheckPodResponse
-	(PodSource)(0),                 // 20: microlet.podsync.v1.PodSource
-	(*timestamppb.Timestamp)(nil),  // 21: google.protobuf.Timestamp
+	(*Resize)(nil),                 // 11: microlet.podsync.v1.Resize
+	(*ResourceAmount)(nil),         // 12: microlet.podsync.v1.ResourceAmount
+	(*Admission)(nil),              // 13: microlet.podsync.v1.Admission
+	(*PodSync)(nil),                // 14: microlet.podsync.v1.PodSync
+	(*VolumeState)(nil),            // 15: microlet.podsync.v1.VolumeState
+	(*Sandbox)(nil),                // 16: microlet.podsync.v1.Sandbox
+	(*ContainerExplanation)(nil),   // 17: microlet.podsync.v1.ContainerExplanation
+	(*ProbeState)(nil),             // 18: microlet.podsync.v1.ProbeState
+	(*CheckPodRequest)(nil),        // 19: microlet.podsync.v1.CheckPodRequest
+	(*CheckPodResponse)(nil),       // 20: microlet.podsync.v1.CheckPodResponse
+	(PodSource)(0),                 // 21: microlet.podsync.v1.PodSource
+	(*timestamppb.Timestamp)(nil),  // 22: google.protobuf.Timestamp
 }
 var file_microlet_podsync_v1_explain_proto_depIdxs = []int32{
-	20, // 0: microlet.podsync.v1.SourceState.source:type_name -> microlet.podsync.v1.PodSource
+	21, // 0: microlet.podsync.v1.SourceState.source:type_name -> microlet.podsync.v1.PodSource
 	7,  // 1: microlet.podsync.v1.ListPodsResponse.pods:type_name -> microlet.podsync.v1.PodSummary
 	4,  // 2: microlet.podsync.v1.ListPodsResponse.sources:type_name -> microlet.podsync.v1.SourceState
-	20, // 3: microlet.podsync.v1.PodSummary.source:type_name -> microlet.podsync.v1.PodSource
-	21, // 4: microlet.podsync.v1.PodSummary.started:type_name -> google.protobuf.Timestamp
+	21, // 3: microlet.podsync.v1.PodSummary.source:type_name -> microlet.podsync.v1.PodSource
+	22, // 4: microlet.podsync.v1.PodSummary.started:type_name -> google.protobuf.Timestamp
 	10, // 5: microlet.podsync.v1.ExplainPodResponse.pod:type_name -> microlet.podsync.v1.PodExplanation
-	20, // 6: microlet.podsync.v1.PodExplanation.source:type_name -> microlet.podsync.v1.PodSource
-	12, // 7: microlet.podsync.v1.PodExplanation.admission:type_name -> microlet.podsync.v1.Admission
-	13, // 8: microlet.podsync.v1.PodExplanation.sync:type_name -> microlet.podsync.v1.PodSync
-	14, // 9: microlet.podsync.v1.PodExplanation.volumes:type_name -> microlet.podsync.v1.VolumeState
-	15, // 10: microlet.podsync.v1.PodExplanation.sandbox:type_name -> microlet.podsync.v1.Sandbox
-	16, // 11: microlet.podsync.v1.PodExplanation.containers:type_name -> microlet.podsync.v1.ContainerExplanation
-	21, // 12: microlet.podsync.v1.PodExplanation.now:type_name -> google.protobuf.Timestamp
-	11, // 13: microlet.podsync.v1.PodExplanation.resources:type_name -> microlet.podsync.v1.ResourceAmount
-	0,  // 14: microlet.podsync.v1.Admission.state:type_name -> microlet.podsync.v1.Admission.State
-	21, // 15: microlet.podsync.v1.PodSync.began:type_name -> google.protobuf.Timestamp
-	21, // 16: microlet.podsync.v1.PodSync.next:type_name -> google.protobuf.Timestamp
-	1,  // 17: microlet.podsync.v1.VolumeState.state:type_name -> microlet.podsync.v1.VolumeState.State
-	21, // 18: microlet.podsync.v1.VolumeState.began:type_name -> google.protobuf.Timestamp
-	21, // 19: microlet.podsync.v1.Sandbox.created:type_name -> google.protobuf.Timestamp
-	2,  // 20: microlet.podsync.v1.ContainerExplanation.type:type_name -> microlet.podsync.v1.ContainerExplanation.Type
-	21, // 21: microlet.podsync.v1.ContainerExplanation.pull_began:type_name -> google.protobuf.Timestamp
-	21, // 22: microlet.podsync.v1.ContainerExplanation.next_pull:type_name -> google.protobuf.Timestamp
-	21, // 23: microlet.podsync.v1.ContainerExplanation.restart_at:type_name -> google.protobuf.Timestamp
-	17, // 24: microlet.podsync.v1.ContainerExplanation.probes:type_name -> microlet.podsync.v1.ProbeState
-	3,  // 25: microlet.podsync.v1.ProbeState.result:type_name -> microlet.podsync.v1.ProbeState.Result
-	12, // 26: microlet.podsync.v1.CheckPodResponse.admission:type_name -> microlet.podsync.v1.Admission
-	5,  // 27: microlet.podsync.v1.ExplainService.ListPods:input_type -> microlet.podsync.v1.ListPodsRequest
-	8,  // 28: microlet.podsync.v1.ExplainService.ExplainPod:input_type -> microlet.podsync.v1.ExplainPodRequest
-	18, // 29: microlet.podsync.v1.ExplainService.CheckPod:input_type -> microlet.podsync.v1.CheckPodRequest
-	6,  // 30: microlet.podsync.v1.ExplainService.ListPods:output_type -> microlet.podsync.v1.ListPodsResponse
-	9,  // 31: microlet.podsync.v1.ExplainService.ExplainPod:output_type -> microlet.podsync.v1.ExplainPodResponse
-	19, // 32: microlet.podsync.v1.ExplainService.CheckPod:output_type -> microlet.podsync.v1.CheckPodResponse
-	30, // [30:33] is the sub-list for method output_type
-	27, // [27:30] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	21, // 6: microlet.podsync.v1.PodExplanation.source:type_name -> microlet.podsync.v1.PodSource
+	13, // 7: microlet.podsync.v1.PodExplanation.admission:type_name -> microlet.podsync.v1.Admission
+	14, // 8: microlet.podsync.v1.PodExplanation.sync:type_name -> microlet.podsync.v1.PodSync
+	15, // 9: microlet.podsync.v1.PodExplanation.volumes:type_name -> microlet.podsync.v1.VolumeState
+	16, // 10: microlet.podsync.v1.PodExplanation.sandbox:type_name -> microlet.podsync.v1.Sandbox
+	17, // 11: microlet.podsync.v1.PodExplanation.containers:type_name -> microlet.podsync.v1.ContainerExplanation
+	22, // 12: microlet.podsync.v1.PodExplanation.now:type_name -> google.protobuf.Timestamp
+	11, // 13: microlet.podsync.v1.PodExplanation.resize:type_name -> microlet.podsync.v1.Resize
+	12, // 14: microlet.podsync.v1.Resize.amounts:type_name -> microlet.podsync.v1.ResourceAmount
+	0,  // 15: microlet.podsync.v1.Admission.state:type_name -> microlet.podsync.v1.Admission.State
+	22, // 16: microlet.podsync.v1.PodSync.began:type_name -> google.protobuf.Timestamp
+	22, // 17: microlet.podsync.v1.PodSync.next:type_name -> google.protobuf.Timestamp
+	1,  // 18: microlet.podsync.v1.VolumeState.state:type_name -> microlet.podsync.v1.VolumeState.State
+	22, // 19: microlet.podsync.v1.VolumeState.began:type_name -> google.protobuf.Timestamp
+	22, // 20: microlet.podsync.v1.Sandbox.created:type_name -> google.protobuf.Timestamp
+	2,  // 21: microlet.podsync.v1.ContainerExplanation.type:type_name -> microlet.podsync.v1.ContainerExplanation.Type
+	22, // 22: microlet.podsync.v1.ContainerExplanation.pull_began:type_name -> google.protobuf.Timestamp
+	22, // 23: microlet.podsync.v1.ContainerExplanation.next_pull:type_name -> google.protobuf.Timestamp
+	22, // 24: microlet.podsync.v1.ContainerExplanation.restart_at:type_name -> google.protobuf.Timestamp
+	18, // 25: microlet.podsync.v1.ContainerExplanation.probes:type_name -> microlet.podsync.v1.ProbeState
+	3,  // 26: microlet.podsync.v1.ProbeState.result:type_name -> microlet.podsync.v1.ProbeState.Result
+	13, // 27: microlet.podsync.v1.CheckPodResponse.admission:type_name -> microlet.podsync.v1.Admission
+	5,  // 28: microlet.podsync.v1.ExplainService.ListPods:input_type -> microlet.podsync.v1.ListPodsRequest
+	8,  // 29: microlet.podsync.v1.ExplainService.ExplainPod:input_type -> microlet.podsync.v1.ExplainPodRequest
+	19, // 30: microlet.podsync.v1.ExplainService.CheckPod:input_type -> microlet.podsync.v1.CheckPodRequest
+	6,  // 31: microlet.podsync.v1.ExplainService.ListPods:output_type -> microlet.podsync.v1.ListPodsResponse
+	9,  // 32: microlet.podsync.v1.ExplainService.ExplainPod:output_type -> microlet.podsync.v1.ExplainPodResponse
+	20, // 33: microlet.podsync.v1.ExplainService.CheckPod:output_type -> microlet.podsync.v1.CheckPodResponse
+	31, // [31:34] is the sub-list for method output_type
+	28, // [28:31] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_microlet_podsync_v1_explain_proto_init() }
@@ -1678,14 +1786,14 @@ func file_microlet_podsync_v1_explain_proto_init() {
 		return
 	}
 	file_microlet_podsync_v1_podsync_proto_init()
-	file_microlet_podsync_v1_explain_proto_msgTypes[7].OneofWrappers = []any{}
+	file_microlet_podsync_v1_explain_proto_msgTypes[8].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_microlet_podsync_v1_explain_proto_rawDesc), len(file_microlet_podsync_v1_explain_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

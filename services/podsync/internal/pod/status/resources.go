@@ -27,7 +27,11 @@ func (g *generator) resources(spec *v1.Container, c *pod.Container) *v1.Resource
 		return r
 	}
 	linux := c.Resources.GetLinux()
-	given, known := g.given(spec.Name)
+	var given v1.ResourceRequirements
+	known := false
+	if g.in.Actuated != nil {
+		given, known = g.in.Actuated.Own(g.pod, spec)
+	}
 	for _, a := range []amount{
 		{list: &r.Limits, name: v1.ResourceCPU, given: given.Limits, reported: cpuLimit(linux)},
 		{list: &r.Limits, name: v1.ResourceMemory, given: given.Limits, reported: memoryLimit(linux)},
@@ -37,24 +41,6 @@ func (g *generator) resources(spec *v1.Container, c *pod.Container) *v1.Resource
 		a.settle(known)
 	}
 	return r
-}
-
-// given are the resources that a container was given last, without the limits that it has from the pod as a whole.
-func (g *generator) given(name string) (r v1.ResourceRequirements, known bool) {
-	if g.in.Actuated == nil {
-		return r, false
-	}
-	given, known := g.in.Actuated.Containers[name]
-	r = *given.DeepCopy()
-	for _, of := range []*v1.ResourceRequirements{g.in.Actuated.Pod, g.pod.Spec.Resources} {
-		if of == nil {
-			continue
-		}
-		for name := range of.Limits {
-			delete(r.Limits, name)
-		}
-	}
-	return r, known
 }
 
 // amount is one resource of a running container.

@@ -67,6 +67,8 @@ func TestResourcesWhileAResizeIsCarriedOut(t *testing.T) {
 		{"limits that it has from the pod as a whole are not its own",
 			needs(small.Requests, nil), small, &v1.ResourceRequirements{Limits: small.Limits}, smallCPU,
 			needs(small.Requests, nil)},
+		{"limits of its own within those of the pod as a whole", large, small, &v1.ResourceRequirements{Limits: large.Limits},
+			nil, small},
 		{"what cannot be resized stays", needs(list("ephemeral-storage", "1Gi", "cpu", "1"), nil),
 			needs(list("cpu", "2"), nil), nil, nil, needs(list("ephemeral-storage", "1Gi", "cpu", "2"), nil)},
 	} {
