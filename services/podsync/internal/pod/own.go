@@ -12,17 +12,17 @@ func (r Resources) Own(p *v1.Pod, c *v1.Container) (own v1.ResourceRequirements,
 	own, known = r.Containers[c.Name]
 	own.Limits = maps.Clone(own.Limits)
 	for name := range own.Limits {
-		if _, granted := c.Resources.Limits[name]; !granted && (limits(r.Pod, name) || limits(p.Spec.Resources, name)) {
+		if _, granted := c.Resources.Limits[name]; !granted && (limited(r.Pod, name) || limited(p.Spec.Resources, name)) {
 			delete(own.Limits, name)
 		}
 	}
 	return own, known
 }
 
-func limits(r *v1.ResourceRequirements, name v1.ResourceName) bool {
+func limited(r *v1.ResourceRequirements, name v1.ResourceName) bool {
 	if r == nil {
 		return false
 	}
-	_, limited := r.Limits[name]
-	return limited
+	_, has := r.Limits[name]
+	return has
 }

@@ -115,16 +115,18 @@ func cpuRequest(linux *runtimeapi.LinuxContainerResources) *report {
 	}}
 }
 
-// podResources are those that the pod as a whole has: what its containers and its cgroup were given last, or else what
-// is granted.
+// podResources are those that the pod as a whole has: what its containers that run and its cgroup were given last, or
+// else what is granted.
 func (g *generator) podResources() *v1.ResourceRequirements {
 	p := g.pod
 	if given := g.in.Actuated; given != nil && !g.in.Terminal {
-		has := *given
-		if has.Pod == nil {
-			has.Pod = p.Spec.Resources
+		has := *p
+		if given.Pod != nil {
+			has.Spec.Resources = given.Pod
 		}
-		p = has.Of(p)
+		has.Spec.Containers = g.withGiven(p.Spec.Containers)
+		has.Spec.InitContainers = g.withGiven(p.Spec.InitContainers)
+		p = &has
 	}
 	r := &v1.ResourceRequirements{
 		Requests: resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{}),
@@ -134,6 +136,24 @@ func (g *generator) podResources() *v1.ResourceRequirements {
 		r.Claims = slices.Clone(p.Spec.Resources.Claims)
 	}
 	return r
+}
+
+// withGiven returns containers with the resources that those which run were given last.
+func (g *generator) withGiven(containers []v1.Container) []v1.Container {
+	if g.st == nil {
+		return containers
+	}
+	containers = slices.Clone(containers)
+	for i := range containers {
+		c := &containers[i]
+		if newest := g.st.Latest(c.Name); newest == nil || !newest.Running() {
+			continue
+		}
+		if own, known := g.in.Actuated.Own(g.pod, c); known {
+			c.Resources = own
+		}
+	}
+	return containers
 }
 
 // bareID cuts the runtime's name off a container id of the API.

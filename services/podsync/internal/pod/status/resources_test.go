@@ -119,6 +119,10 @@ func TestResourcesOfThePodAsAWhole(t *testing.T) {
 			p.Spec.Resources = test.podLevel
 			in := inputs()
 			in.Actuated = test.actuated
+			if diff := cmp.Diff(test.wantGrant.Requests, Generate(p, ready(ctr("1", "a", dead, 0)), in).Resources.Requests,
+				sameAmounts); diff != "" && test.podLevel == nil {
+				t.Errorf("what an ended container was given counts:\n%s", diff)
+			}
 			s := Generate(p, ready(ctr("1", "a", running, 0)), in)
 			if diff := cmp.Diff(test.wantHas, *s.Resources, sameAmounts); diff != "" {
 				t.Errorf("resources:\n%s", diff)

@@ -10,7 +10,7 @@ import (
 )
 
 // resize is how a pod's resize fares; nil if none is asked for or under way.
-func (s *server) resize(w *pods.Standing) *podsyncv1.Resize {
+func (s *Server) resize(w *pods.Standing) *podsyncv1.Resize {
 	known, ok := s.d.Allocation.Explain(w.Pod.UID)
 	if !ok || known.Granted == nil {
 		return nil
