@@ -67,6 +67,8 @@ type entry struct {
 	waits, fresh bool
 	// deciding: a decision on the pod is under way.
 	deciding bool
+	// notBefore is when a decision that failed is made again; zero if none has.
+	notBefore time.Time
 	// ended: nothing of the pod will run any more.
 	ended bool
 	// pending and progress are the pod's conditions PodResizePending and PodResizeInProgress; nil if it has none.
@@ -177,7 +179,7 @@ func (a *Allocation) consider(e *entry, why trigger) bool {
 		a.resolve(e, reverted)
 		return false
 	}
-	e.waits, e.fresh = true, true
+	e.waits, e.fresh, e.notBefore = true, true, time.Time{}
 	a.trigger(why)
 	return true
 }
