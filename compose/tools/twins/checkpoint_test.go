@@ -113,7 +113,7 @@ func drawGrantedResources(s *Source) v1.ResourceRequirements {
 func TestStateFilesAreHandedOver(t *testing.T) {
 	dir, logger := t.TempDir(), klog.Background()
 	path := filepath.Join(dir, "allocated_pods_state")
-	for turn := range uint64(200) {
+	for turn := range uint64(60) {
 		s := newSource(5, turn)
 		is, want := granted{}, drawGranted(s)
 		kubelet, err := state.NewStateCheckpoint(logger, dir, filepath.Base(path))

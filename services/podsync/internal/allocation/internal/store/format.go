@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/microlet/microlet/services/internal/checkpoint"
@@ -36,8 +37,8 @@ const (
 	volumesKey    = "EmptyDirVolumeLimits"
 )
 
-// podListVersion is the first version with whole pods. Such a file has entries, too, which say the same of resources, and
-// none if there are no pods.
+// podListVersion is the first version with whole pods. Such a file has entries, too, which say the same of resources.
+// It has none if there are no pods.
 const podListVersion = "v2"
 
 // kept is what a file has that this package does not know: beside its data, and in its data beside the entries.
@@ -75,7 +76,7 @@ func parse(c checkpoint.Content) (entries map[types.UID]entry, k kept, skipped, 
 func versionOf(c checkpoint.Content) string {
 	text := c.Others[versionField]
 	var version string
-	if err := json.Unmarshal(or(text, "null"), &version); err != nil {
+	if text != nil && json.Unmarshal(text, &version) != nil {
 		return string(text) // no version yet is no string
 	}
 	return version
@@ -143,7 +144,7 @@ func (r PodResources) clone() PodResources {
 type entry struct {
 	resources PodResources
 	// volumes are the limits of emptyDirs, and others what this package does not know.
-	volumes json.RawMessage
+	volumes map[string]*resource.Quantity
 	others  map[string]json.RawMessage
 	// text is the whole.
 	text json.RawMessage
@@ -153,7 +154,7 @@ type entry struct {
 type written struct {
 	ContainerResources   map[string]v1.ResourceRequirements
 	PodLevelResources    *v1.ResourceRequirements
-	EmptyDirVolumeLimits json.RawMessage
+	EmptyDirVolumeLimits map[string]*resource.Quantity
 }
 
 // with returns the entry after a change, as it is read again.
@@ -170,57 +171,69 @@ func (e entry) with(change func(*PodResources)) (entry, error) {
 	return parseEntry(text)
 }
 
-func parseEntry(text json.RawMessage) (e entry, err error) {
+// parseEntry reads an entry as the kubelet does, which does not start with what is refused here. So a field counts in
+// any letters, and each time if it stands twice.
+func parseEntry(text json.RawMessage) (entry, error) {
 	if len(text) > maxEntry {
 		return entry{}, fmt.Errorf("it has %d bytes of resources, at most %d are possible", len(text), maxEntry)
 	}
 	var is struct {
-		ContainerResources   map[string]json.RawMessage
-		PodLevelResources    json.RawMessage
-		EmptyDirVolumeLimits json.RawMessage
+		ContainerResources   map[string]requirements
+		PodLevelResources    *requirements
+		EmptyDirVolumeLimits map[string]*quantity
 	}
 	if err := json.Unmarshal(text, &is); err != nil {
+		return entry{}, where(text, err)
+	}
+	others, err := checkpoint.Unknown(text, containersKey, podLevelKey, volumesKey)
+	if err != nil {
 		return entry{}, err
 	}
-	e = entry{text: text, volumes: is.EmptyDirVolumeLimits}
-	if e.resources.Containers, err = parseContainers(is.ContainerResources); err != nil {
-		return entry{}, err
+	e := entry{text: text, resources: PodResources{Containers: granted(is.ContainerResources)}, others: others}
+	if is.PodLevelResources != nil {
+		e.resources.Pod = new(is.PodLevelResources.granted())
 	}
-	if e.resources.Pod, err = parseResources(is.PodLevelResources); err != nil {
-		return entry{}, fmt.Errorf("%s: %w", podLevelKey, err)
+	if is.EmptyDirVolumeLimits != nil {
+		e.volumes = make(map[string]*resource.Quantity, len(is.EmptyDirVolumeLimits))
+		for name, limit := range is.EmptyDirVolumeLimits {
+			e.volumes[name] = (*resource.Quantity)(limit)
+		}
 	}
-	// The kubelet would not start with a file in which these are wrong.
-	if err := json.Unmarshal(or(is.EmptyDirVolumeLimits, "null"), new(map[string]*quantity)); err != nil {
-		return entry{}, fmt.Errorf("%s: %w", volumesKey, err)
+	return e, nil
+}
+
+// where adds to an error about an entry what it is about, if that can be found.
+func where(text json.RawMessage, err error) error {
+	var parts struct {
+		ContainerResources                      map[string]json.RawMessage
+		PodLevelResources, EmptyDirVolumeLimits json.RawMessage
 	}
-	e.others, err = checkpoint.Unknown(text, containersKey, podLevelKey, volumesKey)
-	return e, err
+	if json.Unmarshal(text, &parts) != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(parts.ContainerResources)) {
+		if err := json.Unmarshal(parts.ContainerResources[name], new(requirements)); err != nil {
+			return fmt.Errorf("container %.63q: %w", name, err)
+		}
+	}
+	if parts.PodLevelResources != nil {
+		if err := json.Unmarshal(parts.PodLevelResources, new(requirements)); err != nil {
+			return fmt.Errorf("%s: %w", podLevelKey, err)
+		}
+	}
+	if parts.EmptyDirVolumeLimits != nil {
+		if err := json.Unmarshal(parts.EmptyDirVolumeLimits, new(map[string]*quantity)); err != nil {
+			return fmt.Errorf("%s: %w", volumesKey, err)
+		}
+	}
+	return err
 }
 
 // parseOlder reads the containers of a pod, which is all that an entry had.
 func parseOlder(text json.RawMessage) (entry, error) {
-	var containers map[string]json.RawMessage
+	var containers map[string]requirements
 	if err := json.Unmarshal(text, &containers); err != nil {
 		return entry{}, err
 	}
-	resources, err := parseContainers(containers)
-	if err != nil {
-		return entry{}, err
-	}
-	return entry{}.with(func(r *PodResources) { r.Containers = resources })
-}
-
-func parseContainers(texts map[string]json.RawMessage) (map[string]v1.ResourceRequirements, error) {
-	containers := make(map[string]v1.ResourceRequirements, len(texts))
-	for _, name := range slices.Sorted(maps.Keys(texts)) {
-		r, err := parseResources(texts[name])
-		if err != nil {
-			return nil, fmt.Errorf("container %.63q: %w", name, err)
-		}
-		if r == nil {
-			r = &v1.ResourceRequirements{}
-		}
-		containers[name] = *r
-	}
-	return containers, nil
+	return entry{}.with(func(r *PodResources) { r.Containers = granted(containers) })
 }

@@ -118,7 +118,8 @@ func TestNoFileStopsAStart(t *testing.T) {
 	}
 	for name, text := range bad {
 		s, path, err := opened(t, text)
-		if err == nil || !strings.HasPrefix(err.Error(), path+" cannot be used, and is "+path+".bad now: ") || len(err.Error()) > 600 {
+		want := path + " cannot be used, and is " + path + ".bad now: "
+		if err == nil || !strings.HasPrefix(err.Error(), want) || len(err.Error()) > 600 {
 			t.Errorf("%s: %v", name, err)
 		}
 		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
@@ -197,16 +198,18 @@ func TestABadEntryHarmsNoOther(t *testing.T) {
 	for text, want := range map[string]string{
 		`7`:                         `pod "x": json: `,
 		`{"ContainerResources":[]}`: `pod "x": json: `,
-		`{"ContainerResources":{"c":{"limits":{"cpu":"one"}}}}`:                `pod "x": container "c": quantity "one": `,
-		`{"ContainerResources":{"c":{"limits":{"cpu":true}}}}`:                 `pod "x": container "c": quantity "true": `,
-		`{"ContainerResources":{"c":{"limits":{"cpu":"1e-2147483647"}}}}`:      `pod "x": container "c": quantity "1e-2147483647" has the exponent -2147483647, `,
-		`{"ContainerResources":{"c":{"limits":{"cpu":" 1E-2147483647\t"}}}}`:   `pod "x": container "c": quantity `,
-		`{"ContainerResources":{"c":{"requests":{"cpu":1e2147483647}}}}`:       `pod "x": container "c": quantity "1e2147483647" has the exponent 2147483647, `,
-		`{"PodLevelResources":{"limits":{"cpu":"1E+99999999999999999999"}}}`:   `pod "x": PodLevelResources: quantity "1E+99999999999999999999" has the exponent +99999999999999999999, `,
-		`{"PodLevelResources":{"limits":{"cpu":"` + nines(100000) + `"}}}`:     `pod "x": PodLevelResources: quantity "\"9999999999999999999" has 100002 bytes, `,
-		`{"EmptyDirVolumeLimits":{"v":"1e-999999999"}}`:                        `pod "x": EmptyDirVolumeLimits: quantity "1e-999999999" has the exponent `,
-		`{"ContainerResources":{"` + strings.Repeat("c", 1000) + `":{"a":1}}}`: ``,
-		`{"x":"` + strings.Repeat("x", maxEntry) + `"}`:                        `pod "x": it has 131080 bytes of resources, at most 131072 are possible`,
+		`{"ContainerResources":{"c":{"limits":{"cpu":"one"}}}}`:                 `pod "x": container "c": quantity "one": `,
+		`{"ContainerResources":{"c":{"limits":{"cpu":true}}}}`:                  `pod "x": container "c": quantity "true": `,
+		`{"ContainerResources":{"c":{"limits":{"cpu":"1e-2147483647"}}}}`:       `pod "x": container "c": quantity "1e-2147483647" has the exponent -2147483647, `,
+		`{"ContainerResources":{"c":{"limits":{"cpu":" 1E-2147483647\t"}}}}`:    `pod "x": container "c": quantity `,
+		`{"ContainerResources":{"c":{"requests":{"cpu":1e2147483647}}}}`:        `pod "x": container "c": quantity "1e2147483647" has the exponent 2147483647, `,
+		`{"PodLevelResources":{"limits":{"cpu":"1E+99999999999999999999"}}}`:    `pod "x": PodLevelResources: quantity "1E+99999999999999999999" has the exponent +99999999999999999999, `,
+		`{"PodLevelResources":{"limits":{"cpu":"` + nines(100000) + `"}}}`:      `pod "x": PodLevelResources: quantity "\"9999999999999999999" has 100002 bytes, `,
+		`{"PodLevelResources":{"limits":{"cpu":"two"}},"podlevelresources":{}}`: `pod "x": quantity "two": `,
+		`{"ContainerResources":{"c":{"limits":{"cpu":"two"}},"c":{}}}`:          `pod "x": quantity "two": `,
+		`{"EmptyDirVolumeLimits":{"v":"1e-999999999"}}`:                         `pod "x": EmptyDirVolumeLimits: quantity "1e-999999999" has the exponent `,
+		`{"ContainerResources":{"` + strings.Repeat("c", 1000) + `":{"a":1}}}`:  ``,
+		`{"x":"` + strings.Repeat("x", maxEntry) + `"}`:                         `pod "x": it has 131080 bytes of resources, at most 131072 are possible`,
 	} {
 		s, path, err := opened(t, file(t, `{"entries":{`+podA+`,"x":`+text+`}}`, `{}`))
 		good := map[types.UID]PodResources{"a": containers("c", "1")}

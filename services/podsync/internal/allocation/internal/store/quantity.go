@@ -2,7 +2,6 @@ package store
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"strconv"
 
@@ -42,36 +41,32 @@ func (q *quantity) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-type resources map[v1.ResourceName]quantity
+// requirements are a v1.ResourceRequirements that is read without trust.
+type requirements struct {
+	Limits   map[v1.ResourceName]quantity `json:"limits"`
+	Requests map[v1.ResourceName]quantity `json:"requests"`
+	Claims   []v1.ResourceClaim           `json:"claims"`
+}
 
-func (r resources) list() v1.ResourceList {
-	if r == nil {
+func (r requirements) granted() v1.ResourceRequirements {
+	return v1.ResourceRequirements{Limits: list(r.Limits), Requests: list(r.Requests), Claims: r.Claims}
+}
+
+func list(quantities map[v1.ResourceName]quantity) v1.ResourceList {
+	if quantities == nil {
 		return nil
 	}
-	l := make(v1.ResourceList, len(r))
-	for name, q := range r {
+	l := make(v1.ResourceList, len(quantities))
+	for name, q := range quantities {
 		l[name] = resource.Quantity(q)
 	}
 	return l
 }
 
-// parseResources reads what a v1.ResourceRequirements is in JSON; nil if there is none.
-func parseResources(text json.RawMessage) (*v1.ResourceRequirements, error) {
-	var r *struct {
-		Limits   resources          `json:"limits"`
-		Requests resources          `json:"requests"`
-		Claims   []v1.ResourceClaim `json:"claims"`
+func granted(containers map[string]requirements) map[string]v1.ResourceRequirements {
+	all := make(map[string]v1.ResourceRequirements, len(containers))
+	for name, r := range containers {
+		all[name] = r.granted()
 	}
-	if err := json.Unmarshal(or(text, "null"), &r); err != nil || r == nil {
-		return nil, err
-	}
-	return &v1.ResourceRequirements{Limits: r.Limits.list(), Requests: r.Requests.list(), Claims: r.Claims}, nil
-}
-
-// or is a JSON text, or another one if there is none.
-func or(text json.RawMessage, other string) json.RawMessage {
-	if text == nil {
-		return json.RawMessage(other)
-	}
-	return text
+	return all
 }

@@ -62,8 +62,8 @@ type change struct {
 	err     error
 }
 
-// Open returns the store of the file at a path. A file that cannot be used is set aside, and an entry that cannot be used
-// is left out. The error says so: the store works with what is left.
+// Open returns the store of the file at a path. A file that cannot be used is set aside, and an entry that cannot be
+// used is left out. The error says so; the store works with what is left.
 func Open(path string) (*Store, error) {
 	s := &Store{
 		turn: make(chan struct{}, 1), file: checkpoint.New(path, format, maxFile),

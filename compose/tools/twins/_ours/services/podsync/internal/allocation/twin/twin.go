@@ -18,3 +18,8 @@ func Open(path string) (*Store, error) { return store.Open(path) }
 
 // File is the file of a store with these pods.
 func File(pods map[types.UID]PodResources) (string, error) { return store.TwinFile(pods) }
+
+// Read is what a store reads in a file with this data, and the files that it would write.
+func Read(data string) (pods map[types.UID]PodResources, same, changed string, err error) {
+	return store.TwinRead(data)
+}
