@@ -98,7 +98,7 @@ func (a *Allocation) dropOrphans() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, f := range []*file{a.granted, a.actuated} {
-		for _, uid := range f.store.UIDs() {
+		for _, uid := range f.records.UIDs() {
 			if a.pods[uid] == nil {
 				f.later(uid)
 			}
