@@ -49,3 +49,25 @@ func (r Resources) Equal(other Resources) bool {
 	same := func(a, b v1.ResourceRequirements) bool { return equality.Semantic.DeepEqual(a, b) }
 	return maps.EqualFunc(r.Containers, other.Containers, same) && equality.Semantic.DeepEqual(r.Pod, other.Pod)
 }
+
+// Effective returns the requirements of a container of a pod with these pod-level resources: the limits of the pod as a
+// whole stand in for those that the container does not have itself.
+func Effective(podLevel *v1.ResourceRequirements, container v1.ResourceRequirements) v1.ResourceRequirements {
+	if podLevel == nil {
+		return container
+	}
+	for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
+		own, whole := container.Limits[name], podLevel.Limits[name]
+		if !own.IsZero() || whole.IsZero() {
+			continue
+		}
+		limits := v1.ResourceList{name: whole}
+		for other, q := range container.Limits {
+			if other != name {
+				limits[other] = q
+			}
+		}
+		container.Limits = limits
+	}
+	return container
+}
