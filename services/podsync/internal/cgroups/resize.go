@@ -62,7 +62,7 @@ func (m *Manager) SetPod(p *v1.Pod, before, after pod.CgroupLimits) error {
 		}
 	}
 	if before.MemoryProtected != after.MemoryProtected {
-		r.unified[protectedFile(p)] = strconv.FormatInt(after.MemoryProtected, 10)
+		r.unified[ProtectedFile(p)] = strconv.FormatInt(after.MemoryProtected, 10)
 	}
 	if err := m.write(m.podName(p), r); err != nil {
 		return fmt.Errorf("set the limits of the cgroup of pod %s/%s: %w", p.Namespace, p.Name, err)
@@ -78,8 +78,8 @@ func orRemoved(limit int64) int64 {
 	return limit
 }
 
-// protectedFile is the file of cgroup v2 that protects the memory that a pod requests.
-func protectedFile(p *v1.Pod) string {
+// ProtectedFile is the file of cgroup v2 that protects the memory that a pod requests.
+func ProtectedFile(p *v1.Pod) string {
 	if podutil.QOSClass(p) == v1.PodQOSGuaranteed {
 		return "memory.min"
 	}
@@ -103,7 +103,7 @@ func (m *Manager) wantedLimits(p *v1.Pod) pod.CgroupLimits {
 	}
 	return pod.CgroupLimits{
 		MemoryLimit: limit(r.memory), MemoryHigh: amount("memory.high", pod.Unlimited),
-		MemoryProtected: amount(protectedFile(p), 0),
+		MemoryProtected: amount(ProtectedFile(p), 0),
 		CPUQuota:        limit(r.quota), CPUPeriod: m.periodMicros(), CPUShares: *r.shares,
 	}
 }
@@ -138,7 +138,7 @@ func (m *Manager) readUnified(files *reader, p *v1.Pod, c *pod.Cgroup) {
 			c.Has.MemoryHigh = files.number("", "memory.high")
 		}
 		if m.o.MemoryReservation {
-			c.Has.MemoryProtected = files.number("", protectedFile(p))
+			c.Has.MemoryProtected = files.number("", ProtectedFile(p))
 		}
 	}
 	if m.has("cpu") {

@@ -364,3 +364,11 @@ func TestCheckedLimit(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+func TestSharesToMilliCPU(t *testing.T) {
+	for milli, want := range map[int64]int64{0: 0, 2: 0, 3: 3, 100: 100, 501: 501, 1000: 1000, 1 << 30: 256000} {
+		if got := SharesToMilliCPU(MilliCPUToShares(milli)); got != want {
+			t.Errorf("%d becomes %d, want %d", milli, got, want)
+		}
+	}
+}

@@ -67,7 +67,7 @@ func (m *Manager) podResources(p *v1.Pod) resources {
 		if r.unified == nil {
 			r.unified = map[string]string{}
 		}
-		r.unified[protectedFile(p)] = strconv.FormatInt(request, 10)
+		r.unified[ProtectedFile(p)] = strconv.FormatInt(request, 10)
 	}
 	return r
 }
