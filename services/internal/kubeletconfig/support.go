@@ -136,9 +136,10 @@ var readGates = map[string]bool{
 	gateRotateServerCertificate:      true,
 	gateTopologyManagerOptions:       true,
 
-	"AllowDNSOnlyNodeCSR": true,
-	"ComponentFlagz":      true,
-	"ComponentStatusz":    true,
+	"AllowDNSOnlyNodeCSR":                          true,
+	"ComponentFlagz":                               true,
+	"ComponentStatusz":                             true,
+	"InPlacePodLevelResourcesVerticalScaling":      true,
 	"InPlacePodVerticalScalingMemoryBackedVolumes": true,
 	"KubeletInUserNamespace":                       true,
 	"PodLevelResources":                            true,

@@ -39,6 +39,8 @@ type Options struct {
 	// Pressure returns the conditions of the node's pressure.
 	Pressure func() []v1.NodeConditionType
 	Runtime  Runtime
+	// Swaps reports whether a container gets swap.
+	Swaps func(p *v1.Pod, c *v1.Container) bool
 	// Shutdown admits nothing while the node shuts down, and ends what ran when an earlier podsync was killed then; nil
 	// for a node that ends at once.
 	Shutdown Shutdown
@@ -73,9 +75,12 @@ func New(o Options) (*Admission, error) {
 	if o.Shutdown != nil {
 		handlers, ends = append(handlers, o.Shutdown), o.Shutdown.Ends
 	}
+	resizes := append([]Handler{Resizable{
+		PodLevel: o.Kubelet.FeatureEnabled("InPlacePodLevelResourcesVerticalScaling"), Swaps: o.Swaps,
+	}}, handlers...)
 	handlers = append(handlers, o.Helpers, ContainerNumber{})
 	admitter := NewAdmitter(AdmitterOptions{
-		Handlers: handlers, Nodes: o.Nodes, Evictor: o.Evictor, Running: o.Runtime.Running,
+		Handlers: handlers, Resizes: resizes, Nodes: o.Nodes, Evictor: o.Evictor, Running: o.Runtime.Running,
 		Metrics: o.Metrics, Log: o.Log,
 	})
 	return &Admission{

@@ -36,9 +36,10 @@ type Evictor interface {
 
 // AdmitterOptions configure an Admitter.
 type AdmitterOptions struct {
-	Handlers []Handler
-	Nodes    Nodes
-	Evictor  Evictor
+	// Handlers judge pods that ask for admission, and Resizes those that ask for other resources.
+	Handlers, Resizes []Handler
+	Nodes             Nodes
+	Evictor           Evictor
 	// Running returns the pods of which something runs.
 	Running func(ctx context.Context) (map[types.UID]bool, error)
 	Metrics prometheus.Registerer
@@ -64,10 +65,12 @@ type Admitter struct {
 	heard map[podsyncv1.PodSource]bool
 	// nodeKnown: the apiserver has sent the Node. Its pods are not judged before.
 	nodeKnown bool
-	// preempting counts the preemptions that are under way; changed is closed and replaced when one ends and when a source
-	// has reported.
+	// preempting counts the preemptions that are under way; changed is closed and replaced when one ends, when a resize is
+	// granted or given up, and when a source has reported.
 	preempting int
-	changed    chan struct{}
+	// resizing counts the pods that have their place for other resources, which are not granted yet.
+	resizing int
+	changed  chan struct{}
 }
 
 // stage is how far a pod's admission is.
@@ -81,7 +84,9 @@ const (
 )
 
 type entry struct {
-	pod    *v1.Pod
+	pod *v1.Pod
+	// held is what others count while a resize of the pod is being granted; nil else.
+	held   *span
 	source podsyncv1.PodSource
 	stage  stage
 	// result of a rejected pod; of an admitted one only Preempt.
@@ -127,7 +132,7 @@ func (a *Admitter) Ended(uid types.UID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if e := a.pods[uid]; e != nil && e.stage != ended {
-		e.stage = ended
+		e.stage, e.held = ended, nil
 		// Of its spec nothing is needed any more.
 		e.pod = &v1.Pod{ObjectMeta: metav1.ObjectMeta{
 			Namespace: e.pod.Namespace, Name: e.pod.Name, UID: uid, CreationTimestamp: e.pod.CreationTimestamp,
@@ -229,25 +234,31 @@ func (a *Admitter) decide(ctx context.Context, p *v1.Pod) (entry, <-chan struct{
 	if own.stage == undecided {
 		own.pod = p
 	}
-	var waiting, others []*entry
+	a.decideAll(ctx)
+	copied := *own
+	own.result.Preempt = nil // from here on it is this caller's to carry out
+	return copied, a.changed
+}
+
+// decideAll takes all pods that wait, in their order, and returns those that are admitted then. Call with mu held.
+func (a *Admitter) decideAll(ctx context.Context) []*entry {
+	var waiting, all []*entry
 	for _, e := range a.pods {
 		switch {
 		case e.stage == admitted:
-			others = append(others, e)
+			all = append(all, e)
 		case e.stage == undecided && a.due(e):
 			waiting = append(waiting, e)
 		}
 	}
 	slices.SortFunc(waiting, a.order)
 	for _, e := range waiting {
-		a.decideOne(ctx, e, others)
+		a.decideOne(ctx, e, all)
 		if e.stage == admitted {
-			others = append(others, e)
+			all = append(all, e)
 		}
 	}
-	copied := *own
-	own.result.Preempt = nil // from here on it is this caller's to carry out
-	return copied, a.changed
+	return all
 }
 
 // due reports whether a pod's turn has come. One that is being deleted, or leaves, asks for nothing.
@@ -267,13 +278,17 @@ func (a *Admitter) decideOne(ctx context.Context, e *entry, others []*entry) {
 	if e.stale {
 		return // until its own worker has read the Node again
 	}
-	v := ask(ctx, a.o.Handlers, a.attributes(e.pod, staying(others)))
+	judge := func(count func(*entry) *v1.Pod) Result {
+		return ask(ctx, a.o.Handlers, a.attributesOf(e.pod, staying(others), count))
+	}
+	v := judge((*entry).most)
 	if v.Admitted() && a.waitsForLeaving(ctx, e, others) {
 		return
 	}
 	switch {
 	case (v.Preempt != nil || v.Resources) && a.preempting > 0:
 		// What others make room for may be enough for this one too: it is asked again then.
+	case a.mayFit(&v, judge):
 	case v.Admitted():
 		e.stage, e.result = admitted, v
 		if v.Preempt != nil {
@@ -307,10 +322,14 @@ func (a *Admitter) Judge(ctx context.Context, p *v1.Pod) Result {
 
 // attributes are what handlers decide on.
 func (a *Admitter) attributes(p *v1.Pod, others []*entry) *Attributes {
+	return a.attributesOf(p, others, (*entry).most)
+}
+
+func (a *Admitter) attributesOf(p *v1.Pod, others []*entry, count func(*entry) *v1.Pod) *Attributes {
 	slices.SortFunc(others, a.order)
 	attributes := &Attributes{Pod: p, Node: a.o.Nodes.Node(), Others: make([]*v1.Pod, len(others))}
 	for i, other := range others {
-		attributes.Others[i] = other.pod
+		attributes.Others[i] = count(other)
 	}
 	return attributes
 }

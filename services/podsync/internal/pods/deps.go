@@ -159,6 +159,32 @@ type ContainerAdmission interface {
 	CheckCreated(p *v1.Pod, c *v1.Container, image *images.Image) runtime.Check
 }
 
+// Allocation knows which resources pods have; see allocation.Allocation. Its methods do not block.
+type Allocation interface {
+	// Apply returns a version of a pod with the resources that the node has granted.
+	Apply(p *v1.Pod) *v1.Pod
+	// Admitted notes that a pod was admitted with the resources that this version of it has.
+	Admitted(p *v1.Pod)
+	// Want takes the newest version of a pod, with the resources that it asks for. It reports whether a decision on them
+	// follows at once, after which Workers.Granted is called.
+	Want(p *v1.Pod) (decides bool)
+	// Conditions say how a pod's resize fares.
+	Conditions(uid types.UID) []v1.PodCondition
+	// Actuated returns the resources that were last given to the runtime and the cgroups, as far as that is known.
+	Actuated(uid types.UID) (pod.Resources, bool)
+	// SetActuatedContainer and SetActuatedPod record what was given to a container, and to a pod's cgroup.
+	SetActuatedContainer(uid types.UID, name string, r v1.ResourceRequirements)
+	SetActuatedPod(uid types.UID, r *v1.ResourceRequirements)
+	// Actuating notes that the worker begins to give a pod the resources that this version of it has. Completed notes that
+	// it has them, and Failed why it has not.
+	Actuating(p *v1.Pod)
+	Completed(p *v1.Pod)
+	Failed(p *v1.Pod, why error)
+	// Ended notes that nothing of a pod will run any more.
+	Ended(uid types.UID)
+	Forget(uid types.UID)
+}
+
 // Probes has the results of the prober.
 type Probes interface {
 	// Of returns the results of the probes of a pod's containers.
@@ -210,6 +236,7 @@ type Resources struct {
 type Admissions struct {
 	Admission          Admission
 	ContainerAdmission ContainerAdmission
+	Allocation         Allocation
 	// Ends returns how a pod is to end at once because the node shuts down; nil for a pod that may run.
 	Ends func(p *v1.Pod) *podstatus.Override
 }

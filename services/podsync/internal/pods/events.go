@@ -31,7 +31,6 @@ const (
 	reasonFailedStatusPodSandBox         = "FailedPodSandBoxStatus"
 	reasonFailedSync                     = "FailedSync"
 	reasonNetworkNotReady                = "NetworkNotReady"
-	reasonResizeInfeasible               = "ResizeInfeasible"
 	reasonRunContainerError              = "RunContainerError"
 	reasonSandboxChanged                 = "SandboxChanged"
 	reasonStarted                        = "Started"

@@ -56,12 +56,14 @@ type node struct {
 
 	published *published
 	admission *admissions
-	judge     judge
-	slow      map[types.UID]bool // pods whose pulls never end
-	breakage  map[string]error   // by method and pod
-	slowImage string             // an image that takes slowPull
-	released  map[types.UID]bool
-	mounted   map[types.UID]bool
+	// allocation has the resources that pods were granted.
+	allocation *allocations
+	judge      judge
+	slow       map[types.UID]bool // pods whose pulls never end
+	breakage   map[string]error   // by method and pod
+	slowImage  string             // an image that takes slowPull
+	released   map[types.UID]bool
+	mounted    map[types.UID]bool
 	// registered are the pods whose Secrets and ConfigMaps are watched.
 	registered map[types.UID]bool
 	// wanted are the static pods that are mirrored.
@@ -87,6 +89,7 @@ func newNode(t *testing.T, cri *fake.Runtime) *node {
 			asked:  map[types.UID]int{},
 			ended:  map[types.UID]bool{},
 		},
+		allocation: newAllocations(),
 		statuses:   map[types.UID]v1.PodStatus{},
 		history:    map[types.UID][]v1.PodPhase{},
 		reports:    map[types.UID]int{},
@@ -119,7 +122,7 @@ func newNode(t *testing.T, cri *fake.Runtime) *node {
 		},
 		Resources: Resources{Images: n, Volumes: n, Cgroups: n, Config: n, Objects: n, Logs: n, Hooks: hooks, Users: n},
 		Admissions: Admissions{
-			Admission: n.admission, ContainerAdmission: &n.judge,
+			Admission: n.admission, ContainerAdmission: &n.judge, Allocation: n.allocation,
 			Ends: func(p *v1.Pod) *status.Override { return n.ends[p.UID] },
 		},
 		Reporting: Reporting{

@@ -81,6 +81,7 @@ func (r *reporter) reportNewest(p *v1.Pod, state *pod.State, beside bool) (ready
 	if podutil.IsTerminal(s.Phase) && !state.AnyRunning() {
 		// The scheduler reuses the resources as soon as it sees this status, so they are released first.
 		r.deps.Admission.Ended(r.uid)
+		r.deps.Allocation.Ended(r.uid)
 	}
 	r.deps.Statuses.Set(p, s)
 	r.deps.Reporter.Status(r.uid, state, &s)

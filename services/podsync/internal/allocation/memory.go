@@ -1,0 +1,42 @@
+package allocation
+
+import (
+	"maps"
+	"slices"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/microlet/microlet/services/podsync/internal/pod"
+)
+
+// memory is a store that a restart empties.
+type memory struct {
+	mu   sync.Mutex
+	pods map[types.UID]pod.Resources
+}
+
+func newMemory() *memory { return &memory{pods: map[types.UID]pod.Resources{}} }
+
+func (m *memory) Get(uid types.UID) (pod.Resources, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r, ok := m.pods[uid]
+	return r, ok
+}
+
+func (m *memory) Update(set map[types.UID]pod.Resources, remove []types.UID) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	maps.Copy(m.pods, set)
+	for _, uid := range remove {
+		delete(m.pods, uid)
+	}
+	return nil
+}
+
+func (m *memory) UIDs() []types.UID {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Collect(maps.Keys(m.pods))
+}
