@@ -7,7 +7,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/cgroups"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
@@ -69,13 +68,4 @@ func (b *Builder) SandboxUpdate(p *v1.Pod,
 		resources.Unified = unified
 	}
 	return resources, overhead(p, &b.Node)
-}
-
-// Swaps reports whether a container may swap. Its share of the swap depends on the memory that it requests, so that
-// this cannot change while it runs.
-func (b *Builder) Swaps(p *v1.Pod, c *v1.Container) bool {
-	n := &b.Node
-	request, limit := c.Resources.Requests.Memory(), c.Resources.Limits.Memory()
-	return n.SwapBehavior == LimitedSwap && n.SwapController && n.Unified && !podutil.IsCritical(p) &&
-		podutil.QOSClass(p) == v1.PodQOSBurstable && request.Cmp(*limit) != 0
 }

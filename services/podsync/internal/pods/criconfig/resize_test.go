@@ -125,32 +125,3 @@ func TestSandboxUpdate(t *testing.T) {
 		t.Errorf("the overhead is %v", overhead)
 	}
 }
-
-func TestSwaps(t *testing.T) {
-	node := Node{SwapBehavior: LimitedSwap, SwapController: true, Unified: true}
-	burstable := sized(list("memory", "64Mi"), list("memory", "128Mi"))
-	critical := burstable.DeepCopy()
-	critical.Spec.Priority, critical.Namespace = new(int32(2000001000)), "kube-system"
-	off, noController, v1Host := node, node, node
-	off.SwapBehavior, noController.SwapController, v1Host.Unified = NoSwap, false, false
-	for name, test := range map[string]struct {
-		node Node
-		pod  *v1.Pod
-		want bool
-	}{
-		"burstable":             {node, burstable, true},
-		"a limit alone":         {node, sized(list("cpu", "1"), list("memory", "64Mi")), true},
-		"request as large":      {node, sized(list("cpu", "1", "memory", "64Mi"), list("memory", "64Mi")), false},
-		"no memory":             {node, sized(list("cpu", "1"), nil), false},
-		"guaranteed":            {node, sized(list("cpu", "1", "memory", "1"), list("cpu", "1", "memory", "1")), false},
-		"critical":              {node, critical, false},
-		"NoSwap":                {off, burstable, false},
-		"no controller of swap": {noController, burstable, false},
-		"cgroup v1":             {v1Host, burstable, false},
-	} {
-		b := &Builder{Node: test.node}
-		if got := b.Swaps(test.pod, &test.pod.Spec.Containers[0]); got != test.want {
-			t.Errorf("%s: %v", name, got)
-		}
-	}
-}
