@@ -78,6 +78,23 @@ func (a amounts) of(name v1.ResourceName) span {
 	return a.memory
 }
 
+// InForce reports whether a pod has what was granted to it, as far as its containers' and pod-level resources tell.
+func InForce(p *v1.Pod, actuated pod.Resources) bool {
+	for c := range podutil.Containers(&p.Spec) {
+		r, known := actuated.Containers[c.Name]
+		if !known || amountsOf(nil, r) != amountsOf(p.Spec.Resources, c.Resources) {
+			return false
+		}
+	}
+	whole := func(r *v1.ResourceRequirements) amounts {
+		if r == nil {
+			r = &v1.ResourceRequirements{}
+		}
+		return amountsOf(nil, *r)
+	}
+	return whole(p.Spec.Resources) == whole(actuated.Pod)
+}
+
 // resized is a container that runs with other resources than were granted.
 type resized struct {
 	spec       *v1.Container
@@ -247,31 +264,36 @@ func (p *resizePlan) podGrowth(name v1.ResourceName, part ResizePart) int {
 }
 
 func (p *resizePlan) writePod(name v1.ResourceName, part ResizePart) {
-	after := *p.pod
+	s := ResizeStep{Resource: name, Part: part, Before: *p.pod, After: p.wants}
+	s.After = s.on(s.Before)
+	p.steps = append(p.steps, s)
+	p.pod = &s.After
+}
+
+// on returns limits with those that the step writes.
+func (s *ResizeStep) on(l pod.CgroupLimits) pod.CgroupLimits {
 	switch {
-	case name == v1.ResourceCPU && part == PartLimit:
-		after.CPUQuota, after.CPUPeriod = p.wants.CPUQuota, p.wants.CPUPeriod
-	case name == v1.ResourceCPU:
-		after.CPUShares = p.wants.CPUShares
-	case part == PartLimit:
-		after.MemoryLimit, after.MemoryHigh = p.wants.MemoryLimit, p.wants.MemoryHigh
+	case s.Resource == v1.ResourceCPU && s.Part == PartLimit:
+		l.CPUQuota, l.CPUPeriod = s.After.CPUQuota, s.After.CPUPeriod
+	case s.Resource == v1.ResourceCPU:
+		l.CPUShares = s.After.CPUShares
+	case s.Part == PartLimit:
+		l.MemoryLimit, l.MemoryHigh = s.After.MemoryLimit, s.After.MemoryHigh
 	default:
-		after.MemoryProtected = p.wants.MemoryProtected
+		l.MemoryProtected = s.After.MemoryProtected
 	}
-	p.steps = append(p.steps, ResizeStep{Resource: name, Part: part, Before: *p.pod, After: after})
-	p.pod = &after
+	return l
 }
 
 // writeContainer gives the container what was granted of one resource. Of the other one it keeps what it has.
 func (p *resizePlan) writeContainer(c *resized, name v1.ResourceName) {
-	next := *c.spec.Resources.DeepCopy()
+	next := c.spec.Resources
 	other := v1.ResourceCPU
 	if name == v1.ResourceCPU {
 		other = v1.ResourceMemory
 	}
 	if c.has.of(other) != c.wants.of(other) {
-		next.Requests = with(next.Requests, other, c.actuated.Requests)
-		next.Limits = with(next.Limits, other, c.actuated.Limits)
+		next = pod.With(next, other, c.actuated)
 	}
 	p.steps = append(p.steps, ResizeStep{Resource: name, ID: c.id, Name: c.spec.Name, Resources: next})
 	if name == v1.ResourceCPU {
@@ -280,18 +302,4 @@ func (p *resizePlan) writeContainer(c *resized, name v1.ResourceName) {
 		c.has.memory = c.wants.memory
 	}
 	c.actuated = next
-}
-
-// with returns the list with the amount that another list has of this resource.
-func with(list v1.ResourceList, name v1.ResourceName, from v1.ResourceList) v1.ResourceList {
-	q, has := from[name]
-	switch {
-	case !has:
-		delete(list, name)
-	case list == nil:
-		return v1.ResourceList{name: q.DeepCopy()}
-	default:
-		list[name] = q.DeepCopy()
-	}
-	return list
 }

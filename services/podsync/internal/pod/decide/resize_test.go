@@ -117,6 +117,18 @@ func (m *resizable) clone() *resizable {
 	return &c
 }
 
+// forgetRequests leaves of what is known what the runtime shows, and else what was known before: a worker that ends has
+// not recorded what it has just done.
+func (m *resizable) forgetRequests(before map[string]v1.ResourceRequirements) {
+	for name, then := range before {
+		now, was := m.containers["id-"+name], amountsOf(nil, then)
+		if now.cpu == was.cpu || now.memory.limit != was.memory.limit {
+			continue
+		}
+		m.actuated[name] = pod.With(m.actuated[name], v1.ResourceMemory, then)
+	}
+}
+
 func (m *resizable) stop(kills []Kill) {
 	for _, k := range kills {
 		if k.Reason != KillResize || !k.Restart || k.Message != "Container "+k.Name+" resize requires restart" {
@@ -169,11 +181,13 @@ func (m *resizable) holds() {
 // settle resizes until nothing is left to do, and tries an end after each step: the next worker ends at the same.
 func (m *resizable) settle(cut bool) (refused string) {
 	for range 4 {
+		before := maps.Clone(m.actuated)
 		a := Decide(m.input())
 		m.stop(a.Kill)
 		for _, s := range a.Resize {
 			if cut {
 				next := m.clone()
+				next.forgetRequests(before)
 				next.settle(false)
 				next.isAtRest(a.ResizeRefused)
 			}
@@ -579,6 +593,39 @@ func TestWhatIsResized(t *testing.T) {
 				t.Errorf("resized: %v, want %v", a.Resized, resized)
 			}
 		})
+	}
+}
+
+func TestInForce(t *testing.T) {
+	p := withInit(testPod(v1.RestartPolicyAlways, "a"), sidecar("s"))
+	p.Spec.Containers[0].Resources = requirements(1, 2, 3, 0)
+	p.Spec.Resources = new(requirements(4, 5, 6, 7))
+	has := pod.Resources{Pod: p.Spec.Resources, Containers: map[string]v1.ResourceRequirements{
+		"a": requirements(1, 2, 3, 7), "s": requirements(0, 5, 0, 7),
+	}}
+	if !InForce(p, has) {
+		t.Error("what was granted is not in force")
+	}
+	for name, other := range map[string]pod.Resources{
+		"an unknown container": {Pod: has.Pod, Containers: map[string]v1.ResourceRequirements{"a": has.Containers["a"]}},
+		"a container": {Pod: has.Pod, Containers: map[string]v1.ResourceRequirements{
+			"a": has.Containers["a"], "s": requirements(0, 5, 0, 8),
+		}},
+		"the pod":            {Pod: new(requirements(4, 5, 6, 8)), Containers: has.Containers},
+		"no pod-level ones":  {Containers: has.Containers},
+		"nothing of the pod": {},
+	} {
+		if InForce(p, other) {
+			t.Errorf("%s: what was granted is in force", name)
+		}
+	}
+	p.Spec.Resources = nil
+	if has.Pod = nil; InForce(p, has) {
+		t.Error("limits that were of the pod are in force")
+	}
+	has.Containers = map[string]v1.ResourceRequirements{"a": requirements(1, 2, 3, 0), "s": {}}
+	if !InForce(p, has) {
+		t.Error("a pod without pod-level resources")
 	}
 }
 
