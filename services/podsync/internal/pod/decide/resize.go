@@ -296,10 +296,5 @@ func (p *resizePlan) writeContainer(c *resized, name v1.ResourceName) {
 		next = pod.With(next, other, c.actuated)
 	}
 	p.steps = append(p.steps, ResizeStep{Resource: name, ID: c.id, Name: c.spec.Name, Resources: next})
-	if name == v1.ResourceCPU {
-		c.has.cpu = c.wants.cpu
-	} else {
-		c.has.memory = c.wants.memory
-	}
 	c.actuated = next
 }
