@@ -49,7 +49,9 @@ func restartsFor(c *v1.Container, name v1.ResourceName) bool {
 }
 
 func sameCPU(a, b *runtimeapi.LinuxContainerResources) bool {
-	none := func(r *runtimeapi.LinuxContainerResources) bool { return r.GetCpuQuota() <= 0 || r.GetCpuPeriod() <= 0 }
+	none := func(r *runtimeapi.LinuxContainerResources) bool {
+		return r.GetCpuQuota() <= 0 || r.GetCpuPeriod() <= 0
+	}
 	if a.GetCpuShares() != b.GetCpuShares() || none(a) != none(b) {
 		return false
 	}
@@ -63,7 +65,8 @@ func sameMemory(a, b *runtimeapi.LinuxContainerResources) bool {
 }
 
 // requirementsOf are those that a runtime shows; none if it shows nothing. It never shows the memory request.
-func requirementsOf(shown *runtimeapi.LinuxContainerResources, granted v1.ResourceRequirements) v1.ResourceRequirements {
+func requirementsOf(shown *runtimeapi.LinuxContainerResources,
+	granted v1.ResourceRequirements) v1.ResourceRequirements {
 	var r v1.ResourceRequirements
 	if shown == nil {
 		return r

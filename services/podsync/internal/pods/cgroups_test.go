@@ -23,7 +23,7 @@ type groups struct {
 	containers map[string]int64
 	// reads counts the reads of cgroups that exist.
 	reads int
-	// fails are the errors of ReadPod and of SetPod.
+	// unreadable and unwritable are the errors of ReadPod and of SetPod.
 	unreadable, unwritable error
 	// did is called after each write.
 	did func(what string)
@@ -99,7 +99,8 @@ func (g *groups) SetPod(p *v1.Pod, before, after pod.CgroupLimits) error {
 		return fmt.Errorf("the cgroup has %+v, not %+v", g.pods[p.UID], before)
 	}
 	g.pods[p.UID] = after
-	g.did(fmt.Sprintf("pod memory=%s cpu=%s shares=%d", amount(after.MemoryLimit), amount(after.CPUQuota), after.CPUShares))
+	g.did(fmt.Sprintf("pod memory=%s cpu=%s shares=%d", amount(after.MemoryLimit), amount(after.CPUQuota),
+		after.CPUShares))
 	return nil
 }
 
@@ -115,4 +116,23 @@ func (g *groups) limits(uid types.UID) pod.CgroupLimits {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.pods[uid]
+}
+
+func (g *groups) fail(read, write error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.unreadable, g.unwritable = read, write
+}
+
+// use has a container of a pod use memory, and the rest of the pod another 1000.
+func (g *groups) use(uid types.UID, container string, memory int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.memory[uid], g.containers[container] = memory+1000, memory
+}
+
+func (g *groups) readCount() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.reads
 }

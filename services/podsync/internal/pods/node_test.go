@@ -122,7 +122,9 @@ func newNode(t *testing.T, cri *fake.Runtime) *node {
 			Runtime: rt, Remover: cleanup.NewRemover(rt), RuntimeState: runtimeState(func() string { return "" }),
 			RuntimeClasses: runtimeclass.Finder{}, Predecessors: predecessors(func(*v1.Pod) error { return nil }),
 		},
-		Resources: Resources{Images: n, Volumes: n, Cgroups: n.groups, Config: n, Objects: n, Logs: n, Hooks: hooks, Users: n},
+		Resources: Resources{
+			Images: n, Volumes: n, Cgroups: n.groups, Config: n, Objects: n, Logs: n, Hooks: hooks, Users: n,
+		},
 		Admissions: Admissions{
 			Admission: n.admission, ContainerAdmission: &n.judge, Allocation: n.allocation,
 			Ends: func(p *v1.Pod) *status.Override { return n.ends[p.UID] },

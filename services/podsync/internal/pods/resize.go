@@ -68,7 +68,7 @@ func (w *worker) recordContainer(p *v1.Pod, name string, r v1.ResourceRequiremen
 }
 
 // resize carries out the steps of a resize. The first that fails ends it, as the later ones rely on it. What containers
-// were given of a resource is recorded when the pod's cgroup has its share too: until then a crash has the steps repeated.
+// were given of a resource is recorded when the pod's cgroup has its share too: a crash before has the steps repeated.
 func (w *worker) resize(ctx context.Context, p *v1.Pod, a *decide.Actions) error {
 	var given []*decide.ResizeStep
 	for i := range a.Resize {
@@ -130,7 +130,7 @@ func (w *worker) resizeContainer(ctx context.Context, p *v1.Pod, s *decide.Resiz
 	return err
 }
 
-// resizeFailed returns why a resize failed, which the pod's condition shows. A runtime that is away has refused nothing.
+// resizeFailed returns why a resize failed, which the pod's condition shows. A runtime that is away refuses nothing.
 func (w *worker) resizeFailed(ctx context.Context, p *v1.Pod, err error) error {
 	switch {
 	case ctx.Err() != nil:

@@ -219,10 +219,10 @@ func TestResize(t *testing.T) {
 		n.want("has", n.has("a", "c"), "memory=none cpu=none shares=102")
 		n.want("reported", n.reported(), []string{"actuating a", "completed a", "actuating a", "completed a"})
 		n.want("containers", n.ids("a"), ids)
-		reads := n.groups.reads
+		reads := n.groups.readCount()
 		n.workers.Wake("a", "test")
 		n.wait(time.Hour)
-		n.want("reads of the cgroup by syncs that resize nothing", n.groups.reads-reads, 0)
+		n.want("reads of the cgroup by syncs that resize nothing", n.groups.readCount()-reads, 0)
 		n.want("calls of syncs that resize nothing", n.takeSteps(), []string(nil))
 		recorded, _ := n.allocation.Actuated("a")
 		n.want("recorded", recorded.Containers["c"], sizes("100m", "", "1000", ""))
@@ -289,7 +289,7 @@ func TestResizeThatIsRefused(t *testing.T) {
 		p := resizedPod(withSibling(), sizes("100m", "", "", "8Ki"), sizes("100m", "", "", "8Ki"))
 		n.apply(p)
 		n.reported()
-		n.groups.memory["a"], n.groups.containers[n.ids("a")["c"]] = 6000, 5000
+		n.groups.use("a", n.ids("a")["c"], 5000)
 		n.resize(resizedPod(p, sizes("200m", "", "", "4Ki"), sizes("100m", "", "", "8Ki")))
 		n.want("steps", n.takeSteps(), []string{
 			"sandbox memory=16384 cpu=none shares=300", "pod memory=16384 cpu=none shares=300",
@@ -308,7 +308,7 @@ func TestResizeThatIsRefused(t *testing.T) {
 		n.want("before it is tried again", n.reported(), []string(nil))
 		n.wait(3 * time.Second)
 		n.want("when it is tried again", n.reported(), []string{refused})
-		n.groups.containers[n.ids("a")["c"]] = 3000
+		n.groups.use("a", n.ids("a")["c"], 3000)
 		n.wait(10 * time.Second)
 		n.want("when there is room", n.takeSteps(), []string{
 			"container memory=4096 cpu=none shares=204",
@@ -339,10 +339,10 @@ func TestResizeThatFails(t *testing.T) {
 			"failed to notify runtime for UpdatePodSandboxResources (resource=memory); resize rejected: ", nil,
 		},
 		"the cgroup": {
-			func(n *resizedNode, err error) { n.groups.unwritable = err }, errors.New("device busy"), "device busy", told,
+			func(n *resizedNode, err error) { n.groups.fail(nil, err) }, errors.New("device busy"), "device busy", told,
 		},
 		"the cgroup cannot be read": {
-			func(n *resizedNode, err error) { n.groups.unreadable = err }, errors.New("input/output error"),
+			func(n *resizedNode, err error) { n.groups.fail(err, nil) }, errors.New("input/output error"),
 			"input/output error", nil,
 		},
 	} {

@@ -72,10 +72,14 @@ func amountsOf(podLevel *v1.ResourceRequirements, r v1.ResourceRequirements) amo
 }
 
 func (a amounts) of(name v1.ResourceName) span {
-	if name == v1.ResourceCPU {
+	switch name {
+	case v1.ResourceCPU:
 		return a.cpu
+	case v1.ResourceMemory:
+		return a.memory
+	default: // nothing else can be resized
+		return span{}
 	}
-	return a.memory
 }
 
 // InForce reports whether a pod has what was granted to it, as far as its containers' and pod-level resources tell.
@@ -109,29 +113,24 @@ func (c *resized) growth(name v1.ResourceName) int {
 	return cmp.Or(cmp.Compare(wants.limit, has.limit), cmp.Compare(wants.request, has.request))
 }
 
-// resizedContainer returns how the container of this spec is to be resized; false if it is not.
-func (r *round) resizedContainer(spec *v1.Container, c *pod.Container) (resized, bool) {
+// resized returns how a container is to be resized; nil if it is not.
+func (r *round) resized(spec *v1.Container, c *pod.Container) *resized {
 	if r.in.Resizing == nil || c == nil || !c.Running() {
-		return resized{}, false
+		return nil
 	}
 	actuated, known := r.in.Resizing.Actuated.Containers[spec.Name]
-	if !known {
-		return resized{}, false
+	has, wants := amountsOf(nil, actuated), amountsOf(r.in.Pod.Spec.Resources, spec.Resources)
+	if !known || has == wants {
+		return nil
 	}
-	change := resized{
-		spec: spec, id: c.ID, actuated: actuated, has: amountsOf(nil, actuated),
-		wants: amountsOf(r.in.Pod.Spec.Resources, spec.Resources),
-	}
-	return change, change.has != change.wants
+	return &resized{spec: spec, id: c.ID, actuated: actuated, has: has, wants: wants}
 }
 
 // resizeRestarts reports whether the container has to restart, by its policy, to get what was granted.
 func (r *round) resizeRestarts(spec *v1.Container, c *pod.Container) bool {
-	change, is := r.resizedContainer(spec, c)
-	return is && slices.ContainsFunc(spec.ResizePolicy, func(p v1.ContainerResizePolicy) bool {
-		return p.RestartPolicy == v1.RestartContainer &&
-			(p.ResourceName == v1.ResourceCPU || p.ResourceName == v1.ResourceMemory) &&
-			change.has.of(p.ResourceName) != change.wants.of(p.ResourceName)
+	change := r.resized(spec, c)
+	return change != nil && slices.ContainsFunc(spec.ResizePolicy, func(p v1.ContainerResizePolicy) bool {
+		return p.RestartPolicy == v1.RestartContainer && change.has.of(p.ResourceName) != change.wants.of(p.ResourceName)
 	})
 }
 
@@ -152,8 +151,8 @@ func (r *round) resize() {
 		stops[r.actions.Kill[i].ID] = true
 	}
 	for spec := range podutil.Containers(&r.in.Pod.Spec) {
-		if change, is := r.resizedContainer(spec, r.active(spec.Name)); is && !stops[change.id] {
-			plan.containers = append(plan.containers, change)
+		if change := r.resized(spec, r.active(spec.Name)); change != nil && !stops[change.id] {
+			plan.containers = append(plan.containers, *change)
 		}
 	}
 	if in.Cgroup != nil {

@@ -468,6 +468,33 @@ func TestRefusedShrink(t *testing.T) {
 	}
 }
 
+// TestFullMemory holds up nothing that does not shrink: neither a container that uses all that it may, nor what another
+// used that is to be stopped.
+func TestFullMemory(t *testing.T) {
+	p := testPod(v1.RestartPolicyAlways, "a", "b")
+	for i := range p.Spec.Containers {
+		p.Spec.Containers[i].Resources = requirements(1, 2, 3, 100)
+	}
+	p.Spec.Containers[1].ResizePolicy = []v1.ContainerResizePolicy{
+		{ResourceName: v1.ResourceMemory, RestartPolicy: v1.RestartContainer},
+	}
+	m := newResizable(t, p)
+	m.used = map[string]int64{"id-a": 100, "id-b": 100}
+	m.pod = p.DeepCopy()
+	m.pod.Spec.Containers[0].Resources = requirements(2, 2, 3, 100)
+	if a := Decide(m.input()); a.ResizeRefused != "" || len(a.Resize) == 0 || a.Kill != nil {
+		t.Errorf("CPU alone: %+v", a)
+	}
+	m.pod.Spec.Containers[1].Resources = requirements(1, 2, 3, 40)
+	if a := Decide(m.input()); a.ResizeRefused != "" || len(a.Kill) != 1 || a.Kill[0].Name != "b" {
+		t.Errorf("what b uses counts: %+v", a)
+	}
+	m.pod.Spec.Containers[1].Resources = requirements(1, 2, 3, 0)
+	if a := Decide(m.input()); a.ResizeRefused != "" || len(a.Kill) != 1 || a.Kill[0].Name != "b" {
+		t.Errorf("no limit: %+v", a)
+	}
+}
+
 // TestAPodGrowsWhenMemoryIsRefused: a container that starts may need it.
 func TestAPodGrowsWhenMemoryIsRefused(t *testing.T) {
 	p := testPod(v1.RestartPolicyAlways, "a", "b")
@@ -554,6 +581,10 @@ func TestWhatIsResized(t *testing.T) {
 			state: ready(ctr("2", "a", running, 0), ctr("1", "s", running, 0)), kill: []string{"2"},
 			message: "Container a resize requires restart",
 		},
+		"a container that restarts for another resource": {
+			init: sidecar("s"), regular: sized(restart(plain("a"), "ephemeral-storage")),
+			state: ready(ctr("2", "a", running, 0), ctr("1", "s", running, 0)), steps: []string{"a cpu"},
+		},
 		"a container that failed its probe": {
 			init: sidecar("s"), regular: sized(restart(plain("a"), "cpu")),
 			state:    ready(ctr("2", "a", running, 0), ctr("1", "s", running, 0)),
@@ -587,6 +618,9 @@ func TestWhatIsResized(t *testing.T) {
 			}
 			if test.message != "" && b.Messages[0] != test.message {
 				t.Errorf("message %q", b.Messages[0])
+			}
+			if test.message != "" && (len(a.Start) != 1 || a.Start[0].Init != (a.Start[0].Name == "s")) {
+				t.Errorf("starts %+v", a.Start)
 			}
 			resized := test.steps == nil && (test.kill == nil || a.Kill[0].Reason != KillResize)
 			if a.Resized != resized {
