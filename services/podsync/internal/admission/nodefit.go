@@ -48,11 +48,12 @@ func (NodeFit) Admit(_ context.Context, a *Attributes) Result {
 		}
 	}
 	short := lacking[0]
-	return Result{
-		Reason: "OutOf" + string(short.name), Resources: true,
-		Message: fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
-			short.name, short.requested, short.used, short.capacity),
+	message := fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
+		short.name, short.requested, short.used, short.capacity)
+	if a.Resizes() {
+		message += holders(a, short.name)
 	}
+	return Result{Reason: "OutOf" + string(short.name), Resources: true, Message: message}
 }
 
 // withOS is a with the label of the node's OS as it is, whatever the API has.

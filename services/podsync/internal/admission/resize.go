@@ -58,7 +58,7 @@ func (r *Resizing) Grant(ctx context.Context, record func() error) (granted bool
 	defer func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		if granted = granted && r.entry.stage == admitted; granted {
+		if granted = granted && a.pods[r.pod.UID] == r.entry && r.entry.stage == admitted; granted {
 			r.entry.pod = r.pod
 		}
 		r.entry.held = nil

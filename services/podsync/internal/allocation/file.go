@@ -3,7 +3,6 @@ package allocation
 import (
 	"context"
 	"log/slog"
-	"maps"
 	"sync"
 	"time"
 
@@ -13,12 +12,15 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
-// store is one of the kubelet's files of the resources of pods.
+// store is one of the kubelet's files of the resources of pods. Calls at one time share a write.
 type store interface {
-	// Get returns what the file had of a pod when it was opened, or what was written since.
+	// Get returns what the file has of a pod.
 	Get(uid types.UID) (pod.Resources, bool)
-	// Update writes a change, and returns when it is on the disk. After an error nothing of it is in the file.
-	Update(set map[types.UID]pod.Resources, remove []types.UID) error
+	// Set writes the resources of a pod, and returns when they are on the disk. After an error the file has what it had.
+	Set(uid types.UID, r pod.Resources) error
+	// Remove drops a pod from the next write. Flush writes if there is something to write.
+	Remove(uid types.UID)
+	Flush() error
 	// UIDs returns the pods of the file.
 	UIDs() []types.UID
 }
@@ -121,35 +123,68 @@ func (f *file) flush() error {
 	if len(dirty)+len(waiting) == 0 {
 		return nil
 	}
-	set, remove := map[types.UID]pod.Resources{}, []types.UID(nil)
+	failed := f.writeAll(dirty, waiting)
+	var problem error
+	f.mu.Lock()
+	for uid, err := range failed {
+		problem = err
+		if _, ok := dirty[uid]; ok {
+			f.dirty[uid] = struct{}{}
+		}
+	}
+	before := f.problem
+	f.problem = problem
+	f.mu.Unlock()
+	for uid, w := range waiting {
+		w.done <- failed[uid]
+	}
+	switch {
+	case problem != nil && before == nil:
+		f.log.Error("resources of pods cannot be recorded, trying again", logkey.Err, problem)
+	case problem == nil && before != nil:
+		f.log.Info("resources of pods are recorded again")
+	}
+	return problem
+}
+
+// writeAll writes pods all at once, and returns the errors of those that are not written.
+func (f *file) writeAll(dirty map[types.UID]struct{}, waiting map[types.UID]awaited) map[types.UID]error {
+	set, removed := map[types.UID]pod.Resources{}, false
 	for uid := range dirty {
 		if r, ok := f.value(uid); ok {
 			set[uid] = r
-		} else {
-			remove = append(remove, uid)
+			continue
 		}
+		f.store.Remove(uid)
+		removed = true
 	}
 	for uid, w := range waiting {
 		set[uid] = w.resources
 	}
-	err := f.store.Update(set, remove)
-	f.mu.Lock()
-	if err != nil {
-		maps.Copy(f.dirty, dirty)
+	var mu sync.Mutex
+	failed := map[types.UID]error{}
+	var all sync.WaitGroup
+	for uid, r := range set {
+		all.Go(func() {
+			if err := f.store.Set(uid, r); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				failed[uid] = err
+			}
+		})
 	}
-	before := f.problem
-	f.problem = err
-	f.mu.Unlock()
-	for _, w := range waiting {
-		w.done <- err
+	all.Wait()
+	if !removed {
+		return failed
 	}
-	switch {
-	case err != nil && before == nil:
-		f.log.Error("resources of pods cannot be recorded, trying again", logkey.Err, err)
-	case err == nil && before != nil:
-		f.log.Info("resources of pods are recorded again")
+	if err := f.store.Flush(); err != nil {
+		for uid := range dirty {
+			if _, ok := set[uid]; !ok {
+				failed[uid] = err
+			}
+		}
 	}
-	return err
+	return failed
 }
 
 // unwritten returns why the last write failed.

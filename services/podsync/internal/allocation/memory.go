@@ -25,15 +25,20 @@ func (m *memory) Get(uid types.UID) (pod.Resources, bool) {
 	return r, ok
 }
 
-func (m *memory) Update(set map[types.UID]pod.Resources, remove []types.UID) error {
+func (m *memory) Set(uid types.UID, r pod.Resources) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	maps.Copy(m.pods, set)
-	for _, uid := range remove {
-		delete(m.pods, uid)
-	}
+	m.pods[uid] = r
 	return nil
 }
+
+func (m *memory) Remove(uid types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.pods, uid)
+}
+
+func (m *memory) Flush() error { return nil }
 
 func (m *memory) UIDs() []types.UID {
 	m.mu.Lock()
