@@ -34,6 +34,10 @@ type Runtime interface {
 	StopContainer(ctx context.Context, id string, grace time.Duration) error
 	RemoveContainer(ctx context.Context, id string) error
 	StopSandbox(ctx context.Context, id string) error
+	// UpdateContainer gives a container that runs other resources.
+	UpdateContainer(ctx context.Context, uid types.UID, id string, resources *runtimeapi.LinuxContainerResources) error
+	// UpdateSandbox tells the runtime what a pod is about to have as a whole, which it may refuse.
+	UpdateSandbox(ctx context.Context, id string, resources, overhead *runtimeapi.LinuxContainerResources) error
 }
 
 // Remover removes what nothing waits for.
@@ -70,6 +74,10 @@ type Volumes interface {
 // Cgroups makes and removes the pods' cgroups.
 type Cgroups interface {
 	EnsurePod(p *v1.Pod) (parent string, err error)
+	// ReadPod reads the pod's cgroup and what its containers of these IDs use; nil for a pod without.
+	ReadPod(p *v1.Pod, containers []string) (*pod.Cgroup, error)
+	// SetPod changes the limits of the pod's cgroup.
+	SetPod(p *v1.Pod, before, after pod.CgroupLimits) error
 	RemovePod(ctx context.Context, uid types.UID) error
 }
 
@@ -80,6 +88,11 @@ type Config interface {
 	Container(ctx context.Context, p *v1.Pod, c *v1.Container,
 		in criconfig.ContainerInput) (*runtimeapi.ContainerConfig, error)
 	LinkLogs(p *v1.Pod, c *v1.Container, restartCount int32, id string) error
+	// ContainerResources are what a container is created with, and ContainerUpdate what one that runs is given.
+	ContainerResources(p *v1.Pod, c *v1.Container) *runtimeapi.LinuxContainerResources
+	ContainerUpdate(p *v1.Pod, c *v1.Container) *runtimeapi.LinuxContainerResources
+	// SandboxUpdate is what the runtime is told of a pod whose cgroup is to have these limits.
+	SandboxUpdate(p *v1.Pod, l pod.CgroupLimits) (resources, overhead *runtimeapi.LinuxContainerResources)
 }
 
 // UserNamespaces gives users of their own to pods with hostUsers: false.

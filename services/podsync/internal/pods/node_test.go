@@ -56,6 +56,7 @@ type node struct {
 
 	published *published
 	admission *admissions
+	groups    *groups
 	// allocation has the resources that pods were granted.
 	allocation *allocations
 	judge      judge
@@ -90,6 +91,7 @@ func newNode(t *testing.T, cri *fake.Runtime) *node {
 			ended:  map[types.UID]bool{},
 		},
 		allocation: newAllocations(),
+		groups:     newGroups(),
 		statuses:   map[types.UID]v1.PodStatus{},
 		history:    map[types.UID][]v1.PodPhase{},
 		reports:    map[types.UID]int{},
@@ -120,7 +122,9 @@ func newNode(t *testing.T, cri *fake.Runtime) *node {
 			Runtime: rt, Remover: cleanup.NewRemover(rt), RuntimeState: runtimeState(func() string { return "" }),
 			RuntimeClasses: runtimeclass.Finder{}, Predecessors: predecessors(func(*v1.Pod) error { return nil }),
 		},
-		Resources: Resources{Images: n, Volumes: n, Cgroups: n, Config: n, Objects: n, Logs: n, Hooks: hooks, Users: n},
+		Resources: Resources{
+			Images: n, Volumes: n, Cgroups: n.groups, Config: n, Objects: n, Logs: n, Hooks: hooks, Users: n,
+		},
 		Admissions: Admissions{
 			Admission: n.admission, ContainerAdmission: &n.judge, Allocation: n.allocation,
 			Ends:   func(p *v1.Pod) *status.Override { return n.ends[p.UID] },
@@ -259,8 +263,21 @@ func (n *node) Unmount(_ context.Context, uid types.UID) error {
 	return nil
 }
 
-func (n *node) EnsurePod(p *v1.Pod) (string, error)                  { return "/kubepods/pod" + string(p.UID), nil }
-func (n *node) RemovePod(context.Context, types.UID) error           { return nil }
+var builder = &criconfig.Builder{Node: criconfig.Node{CPUCFSQuota: true}}
+
+func (n *node) ContainerResources(p *v1.Pod, c *v1.Container) *runtimeapi.LinuxContainerResources {
+	return builder.ContainerResources(p, c)
+}
+
+func (n *node) ContainerUpdate(p *v1.Pod, c *v1.Container) *runtimeapi.LinuxContainerResources {
+	return builder.ContainerUpdate(p, c)
+}
+
+func (n *node) SandboxUpdate(p *v1.Pod,
+	l pod.CgroupLimits) (resources, overhead *runtimeapi.LinuxContainerResources) {
+	return builder.SandboxUpdate(p, l)
+}
+
 func (n *node) LinkLogs(*v1.Pod, *v1.Container, int32, string) error { return nil }
 
 func (n *node) Remove(p logs.Pod) error { return n.broken("Remove", p.UID) }
@@ -345,9 +362,12 @@ func (n *node) Container(_ context.Context, p *v1.Pod, c *v1.Container,
 			"io.kubernetes.container.hash":         fmt.Sprintf("%x", criconfig.ContainerHash(c)),
 			"io.kubernetes.container.restartCount": fmt.Sprint(in.RestartCount),
 		},
-		Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
-			NamespaceOptions: &runtimeapi.NamespaceOption{UsernsOptions: in.UserNamespace},
-		}},
+		Linux: &runtimeapi.LinuxContainerConfig{
+			Resources: builder.ContainerResources(p, c),
+			SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
+				NamespaceOptions: &runtimeapi.NamespaceOption{UsernsOptions: in.UserNamespace},
+			},
+		},
 	}, nil
 }
 

@@ -57,6 +57,8 @@ type loop struct {
 	creating, refreshing, sweeping *task
 	// admitted: the pod may run here.
 	admitted bool
+	// inForce is what was granted to the pod and is known to be in force; nil before that was looked at.
+	inForce *pod.Resources
 	// predecessorEnded: what ran of the pod under an earlier manifest has ended.
 	predecessorEnded bool
 	// failures counts the syncs that failed one after another.
