@@ -242,6 +242,9 @@ func (w *worker) startContainer(ctx context.Context, p *v1.Pod, s *decide.Start,
 	}
 	check := w.deps.ContainerAdmission.CheckCreated(p, c, present.Image)
 	w.backoff.Started(*s, time.Now())
+	if !s.Ephemeral {
+		w.recordContainer(p, c.Name, c.Resources) // before, so that a crash does not have it start again for them
+	}
 	var id string
 	err = w.create(ctx, func(ctx context.Context) (err error) {
 		defer release() // the runtime has mounted what it mounts
