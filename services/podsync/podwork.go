@@ -90,7 +90,7 @@ func (p *podWork) admit(s *service.Service, cfg *Config, env *environment, helpe
 	}
 	p.allocation = allocation.New(allocation.Options{
 		RootDir: cfg.Kubelet.Node.RootDir, Admission: p.admission, Synced: env.workers.Synced(),
-		Changed: env.workers.Granted, Events: env.events, Log: s.Log, Metrics: s.Metrics,
+		Changed: env.workers.Granted, Node: env.node.Reference, Events: env.events, Log: s.Log, Metrics: s.Metrics,
 	})
 	return nil
 }

@@ -16,6 +16,9 @@ type Attributes struct {
 	// Others are the pods that were admitted and have not ended, oldest first, each as it
 	// was admitted.
 	Others []*v1.Pod
+	// requests are those of each of Others, and used those of all together; nil if they were not computed.
+	requests []v1.ResourceList
+	used     map[v1.ResourceName]int64
 	// Node as the API has it or, as long as that is not known, as this machine would
 	// register it.
 	Node *v1.Node

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
-	resourcehelper "k8s.io/component-helpers/resource"
 
 	"github.com/microlet/microlet/services/internal/podutil"
 )
@@ -24,8 +23,8 @@ func holders(a *Attributes, name v1.ResourceName) string {
 	}
 	var own []holder
 	var elsewhere int64
-	for _, other := range a.Others {
-		amount := podutil.Amount(name, resourcehelper.PodRequests(other, resourcehelper.PodResourcesOptions{})[name])
+	for i, other := range a.Others {
+		amount := podutil.Amount(name, a.requestsOf(i)[name])
 		switch {
 		case amount == 0:
 		case other.Namespace == a.Pod.Namespace:

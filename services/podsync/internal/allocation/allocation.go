@@ -25,16 +25,12 @@ type Options struct {
 	// Changed is called when the grant or the conditions of a pod have changed, and after each decision on a version of a
 	// pod. It does not block.
 	Changed func(uid types.UID)
+	// Node is what Events about the node refer to.
+	Node    *v1.ObjectReference
 	Events  record.EventRecorder
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 }
-
-// The kubelet's files in the root folder.
-const (
-	grantedFile  = "allocated_pods_state"
-	actuatedFile = "actuated_pods_state"
-)
 
 // Allocation knows the resources of this node's pods. Its methods do not block, except Run.
 type Allocation struct {
@@ -67,6 +63,8 @@ type entry struct {
 	waits, fresh bool
 	// deciding: a decision on the pod is under way.
 	deciding bool
+	// notBefore is when a decision that failed is made again; zero if none has.
+	notBefore time.Time
 	// ended: nothing of the pod will run any more.
 	ended bool
 	// pending and progress are the pod's conditions PodResizePending and PodResizeInProgress; nil if it has none.
@@ -78,9 +76,11 @@ type entry struct {
 }
 
 // New returns an Allocation that knows what its files say. Run decides and writes.
-func New(o Options) *Allocation { return newAllocation(o, newMemory(), newMemory()) }
+func New(o Options) *Allocation {
+	return newAllocation(o, open(&o, grantedFile), open(&o, actuatedFile))
+}
 
-func newAllocation(o Options, granted, actuated store) *Allocation {
+func newAllocation(o Options, granted, actuated records) *Allocation {
 	a := &Allocation{
 		o: o, metrics: newMetrics(o.Metrics), signal: make(chan struct{}, 1), pods: map[types.UID]*entry{},
 	}
@@ -108,10 +108,10 @@ func (a *Allocation) Apply(p *v1.Pod) *v1.Pod {
 func (a *Allocation) adopt(p *v1.Pod) *entry {
 	e := &entry{wanted: p, ended: podutil.IsTerminal(p.Status.Phase), bucket: priorityBucket(p)}
 	a.pods[p.UID] = e
-	if r, ok := a.granted.store.Get(p.UID); ok {
+	if r, ok := a.granted.records.Get(p.UID); ok {
 		e.granted = &r
 	}
-	if r, ok := a.actuated.store.Get(p.UID); ok {
+	if r, ok := a.actuated.records.Get(p.UID); ok {
 		e.actuated = &r
 	}
 	if e.ended {
@@ -177,7 +177,7 @@ func (a *Allocation) consider(e *entry, why trigger) bool {
 		a.resolve(e, reverted)
 		return false
 	}
-	e.waits, e.fresh = true, true
+	e.waits, e.fresh, e.notBefore = true, true, time.Time{}
 	a.trigger(why)
 	return true
 }

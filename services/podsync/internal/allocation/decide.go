@@ -98,7 +98,7 @@ func (a *Allocation) dropOrphans() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, f := range []*file{a.granted, a.actuated} {
-		for _, uid := range f.store.UIDs() {
+		for _, uid := range f.records.UIDs() {
 			if a.pods[uid] == nil {
 				f.later(uid)
 			}
@@ -143,8 +143,9 @@ func (a *Allocation) waiting(all bool) []types.UID {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var turns []turn
+	now := time.Now()
 	for _, e := range a.pods {
-		if e.waits && !e.deciding && (all || e.fresh) && e.wanted.DeletionTimestamp == nil {
+		if e.waits && !e.deciding && (all || e.fresh) && !now.Before(e.notBefore) && e.wanted.DeletionTimestamp == nil {
 			turns = append(turns, e.turnOf())
 		}
 	}
@@ -165,7 +166,7 @@ func (a *Allocation) decide(ctx context.Context, uid types.UID, why trigger, dec
 		return
 	}
 	p, fresh := e.wanted, e.fresh
-	e.deciding, e.fresh = true, false
+	e.deciding, e.fresh, e.notBefore = true, false, time.Time{}
 	a.mu.Unlock()
 	resizing, result, err := a.o.Admission.Resize(ctx, p)
 	if resizing != nil {
@@ -190,7 +191,7 @@ func (a *Allocation) postpone(e *entry, p *v1.Pod, result admission.Result, err 
 		a.mu.Unlock()
 		return false
 	case err != nil:
-		a.retrySoon()
+		a.retrySoon(e)
 		a.mu.Unlock()
 		log.Warn("resize cannot be judged, trying again", logkey.Err, err)
 		return false
@@ -229,10 +230,11 @@ func (a *Allocation) finished(room bool) {
 	}
 }
 
-// retrySoon has those that wait looked at soon. The caller holds mu.
-func (a *Allocation) retrySoon() {
-	if at := time.Now().Add(soon); a.retry.IsZero() || at.Before(a.retry) {
-		a.retry = at
+// retrySoon has a pod looked at soon, and not before. The caller holds mu.
+func (a *Allocation) retrySoon(e *entry) {
+	e.notBefore = time.Now().Add(soon)
+	if a.retry.IsZero() || e.notBefore.Before(a.retry) {
+		a.retry = e.notBefore
 	}
 }
 
@@ -252,8 +254,8 @@ func (a *Allocation) grant(ctx context.Context, e *entry, p *v1.Pod, r *admissio
 			a.o.Changed(p.UID)
 		}
 		a.mu.Lock()
-		a.retrySoon()
-		a.finished(true)
+		a.retrySoon(e)
+		a.finished(false)
 		a.mu.Unlock()
 		return
 	}

@@ -12,19 +12,6 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
-// store is one of the kubelet's files of the resources of pods. Calls at one time share a write.
-type store interface {
-	// Get returns what the file has of a pod.
-	Get(uid types.UID) (pod.Resources, bool)
-	// Set writes the resources of a pod, and returns when they are on the disk. After an error the file has what it had.
-	Set(uid types.UID, r pod.Resources) error
-	// Remove drops a pod from the next write. Flush writes if there is something to write.
-	Remove(uid types.UID)
-	Flush() error
-	// UIDs returns the pods of the file.
-	UIDs() []types.UID
-}
-
 // A write that failed is tried again after a time between these.
 const (
 	firstRewrite = time.Second
@@ -34,7 +21,7 @@ const (
 // file writes one of the files, from one goroutine. What comes while a write lasts is written together, so that many
 // changes take few writes.
 type file struct {
-	store store
+	records records
 	// value is what is known of a pod; false if its entry is to be removed.
 	value func(uid types.UID) (pod.Resources, bool)
 	log   *slog.Logger
@@ -54,9 +41,9 @@ type awaited struct {
 	done      chan error
 }
 
-func newFile(store store, value func(types.UID) (pod.Resources, bool), log *slog.Logger) *file {
+func newFile(to records, value func(types.UID) (pod.Resources, bool), log *slog.Logger) *file {
 	return &file{
-		store: store, value: value, log: log, dirty: map[types.UID]struct{}{}, awaited: map[types.UID]awaited{},
+		records: to, value: value, log: log, dirty: map[types.UID]struct{}{}, awaited: map[types.UID]awaited{},
 		signal: make(chan struct{}, 1),
 	}
 }
@@ -155,7 +142,7 @@ func (f *file) writeAll(dirty map[types.UID]struct{}, waiting map[types.UID]awai
 			set[uid] = r
 			continue
 		}
-		f.store.Remove(uid)
+		f.records.Remove(uid)
 		removed = true
 	}
 	for uid, w := range waiting {
@@ -166,7 +153,7 @@ func (f *file) writeAll(dirty map[types.UID]struct{}, waiting map[types.UID]awai
 	var all sync.WaitGroup
 	for uid, r := range set {
 		all.Go(func() {
-			if err := f.store.Set(uid, r); err != nil {
+			if err := f.records.Set(uid, r); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
 				failed[uid] = err
@@ -177,7 +164,7 @@ func (f *file) writeAll(dirty map[types.UID]struct{}, waiting map[types.UID]awai
 	if !removed {
 		return failed
 	}
-	if err := f.store.Flush(); err != nil {
+	if err := f.records.Flush(); err != nil {
 		for uid := range dirty {
 			if _, ok := set[uid]; !ok {
 				failed[uid] = err
