@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
@@ -33,7 +34,7 @@ It exits with 1 if anything would keep the agent or its pods from running, and w
 		Args: service.NoArguments,
 	}
 	flags.addTo(cmd)
-	cmd.Flags().StringVarP(&output, "output", "o", output, `"text" or "json"`)
+	addOutput(cmd, &output, outputText)
 	cmd.Flags().BoolVar(&printConfig, "print-config", printConfig,
 		"print the effective KubeletConfiguration and where each value is from, and nothing else")
 	check := func(cmd *cobra.Command, flagFaults error) error {
@@ -42,9 +43,10 @@ It exits with 1 if anything would keep the agent or its pods from running, and w
 		}
 		warnings, wrong := flags.load()
 		if printConfig {
-			return flags.printConfig(cmd.OutOrStdout(), errors.Join(flagFaults, wrong))
+			return flags.printConfig(cmd.OutOrStdout(), output, errors.Join(flagFaults, wrong))
 		}
-		report := checkReport{Findings: append(faults("flag", flagFaults), settings(warnings, wrong)...)}
+		flagFindings := faults("flag", flagFaults)
+		report := checkReport{Findings: append(flagFindings, settings(warnings, wrong)...), wrongFlags: len(flagFindings)}
 		if wrong != nil {
 			var err error
 			if report.dropIn, err = kubeletconfig.SuggestDropIn(flags.cfg.Kubelet, wrong); err != nil {
@@ -53,6 +55,7 @@ It exits with 1 if anything would keep the agent or its pods from running, and w
 			report.DropIn, report.Losses = string(report.dropIn.YAML), report.dropIn.Losses
 		}
 		host := flags.host(cmd.Context())
+		host.Refused = fieldsOf(wrong)
 		report.Findings = append(report.Findings, nodecheck.Run(cmd.Context(), host, flags.cfg.Kubelet)...)
 		return report.show(cmd.OutOrStdout(), output)
 	}
@@ -76,15 +79,40 @@ func (f *upFlags) host(ctx context.Context) nodecheck.Host {
 	}
 }
 
-func (f *upFlags) printConfig(w io.Writer, wrong error) error {
-	if f.cfg.Kubelet == nil {
+// printedConfig is what "microlet check --print-config -o json" prints.
+type printedConfig struct {
+	// Refused is what is wrong with the configuration, which is then not what a node would run with.
+	Refused []string                            `json:"refused,omitempty"`
+	Config  kubeletv1beta1.KubeletConfiguration `json:"config"`
+	// Flags are those that no field mirrors.
+	Flags map[string]string `json:"flags"`
+	// Sources are where values are from, by field or --flag; what is absent is a default.
+	Sources map[string]string `json:"sources"`
+}
+
+// printConfig prints the configuration, and first that it is refused, if it is.
+func (f *upFlags) printConfig(w io.Writer, output string, wrong error) error {
+	k := f.cfg.Kubelet
+	if k == nil {
 		return wrong
 	}
-	text, err := f.cfg.Kubelet.Annotated()
+	p := printedConfig{Config: k.Masked().Kubelet, Flags: k.OwnFlags(), Sources: k.Provenance}
+	for _, one := range kubeletconfig.Flatten(wrong) {
+		p.Refused = append(p.Refused, one.Error())
+	}
+	if output != outputText {
+		return errors.Join(encodeAs(w, output, p), wrong)
+	}
+	text, err := k.Annotated()
 	if err != nil {
 		return err
 	}
-	_, err = w.Write(text)
+	var b strings.Builder
+	for _, why := range p.Refused {
+		fmt.Fprintf(&b, "# Refused: %s\n", strings.ReplaceAll(why, "\n", " "))
+	}
+	b.Write(text)
+	_, err = io.WriteString(w, b.String())
 	return errors.Join(err, wrong)
 }
 
@@ -100,6 +128,16 @@ func faults(check string, wrong error) []nodecheck.Finding {
 		all = append(all, f)
 	}
 	return all
+}
+
+// fieldsOf are the settings that an error is about.
+func fieldsOf(wrong error) (fields []string) {
+	for _, err := range kubeletconfig.Flatten(wrong) {
+		if p := (kubeletconfig.Problem{}); errors.As(err, &p) {
+			fields = append(fields, p.Field)
+		}
+	}
+	return fields
 }
 
 // settings are the findings about the configuration.
@@ -125,7 +163,8 @@ type checkReport struct {
 	DropIn string   `json:"dropIn,omitempty"`
 	Losses []string `json:"losses,omitempty"`
 
-	dropIn kubeletconfig.DropIn
+	dropIn     kubeletconfig.DropIn
+	wrongFlags int
 }
 
 func (r *checkReport) show(w io.Writer, output string) error {
@@ -136,14 +175,15 @@ func (r *checkReport) show(w io.Writer, output string) error {
 		}
 	}
 	var err error
-	if output == outputJSON {
-		err = encode(w, r)
-	} else {
+	if output == outputText {
 		err = r.write(w)
+	} else {
+		err = encodeAs(w, output, r)
 	}
-	if failed > 0 {
-		err = errors.Join(err, fmt.Errorf("%d of %d checks failed: do what is said above, and check again", failed,
-			len(r.Findings)))
+	if failed == 1 {
+		err = errors.Join(err, errors.New("1 fault was found: do what is said above, and check again"))
+	} else if failed > 1 {
+		err = errors.Join(err, fmt.Errorf("%d faults were found: do what is said above, and check again", failed))
 	}
 	return err
 }
@@ -162,10 +202,13 @@ func (r *checkReport) write(w io.Writer) error {
 	var b strings.Builder
 	b.WriteString("\nWith this file in the folder of --config-dir, such as " +
 		"/etc/kubernetes/kubelet.conf.d/90-microlet.conf, ")
-	if n := len(r.dropIn.ByHand); n > 0 {
-		fmt.Fprintf(&b, "%d of the settings above remain to be corrected by hand:\n\n", n)
-	} else {
+	switch n := len(r.dropIn.ByHand) + r.wrongFlags; n {
+	case 0:
 		b.WriteString("the settings are accepted:\n\n")
+	case 1:
+		b.WriteString("1 of the settings above remains to be corrected by hand:\n\n")
+	default:
+		fmt.Fprintf(&b, "%d of the settings above remain to be corrected by hand:\n\n", n)
 	}
 	for _, line := range strings.Split(strings.TrimSpace(r.DropIn), "\n") {
 		fmt.Fprintf(&b, "    %s\n", line)

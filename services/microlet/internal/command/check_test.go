@@ -25,7 +25,7 @@ func TestCheckReportsAllAtOnce(t *testing.T) {
 	run := t.TempDir()
 	file := kubeletConfig(t, "maxPods: -3\ntopologyManagerPolicy: single-numa-node\nregistryPullQPs: 3\n")
 	out, err := execute(t, "check", "--config="+file, "--runtime-dir="+run, "--runtime-calls=0")
-	if err == nil || !strings.Contains(err.Error(), "checks failed: do what is said above") {
+	if err == nil || !strings.Contains(err.Error(), " faults were found: do what is said above") {
 		t.Errorf("error %v", err)
 	}
 	for _, want := range []string{
@@ -51,7 +51,7 @@ func TestCheckOfAnOldCommandLine(t *testing.T) {
 		"--runtime-dir=" + t.TempDir(),
 	}
 	out, err := executeAll(t, args)
-	if err == nil || !strings.Contains(err.Error(), "checks failed") {
+	if err == nil || !strings.Contains(err.Error(), "faults were found") {
 		t.Errorf("error %v", err)
 	}
 	for _, want := range []string{

@@ -69,6 +69,9 @@ var controllers = []string{"cpu", "memory", "pids"}
 
 func (h Host) cgroup(r *report) {
 	have := strings.Fields(strings.Join(h.lines("sys/fs/cgroup/cgroup.controllers"), " "))
+	if len(have) == 0 && h.refuses("failCgroupV1") {
+		return
+	}
 	if len(have) == 0 {
 		r.warn("cgroup", "this machine has cgroup v1", "boot it with systemd.unified_cgroup_hierarchy=1 for cgroup v2")
 		return
@@ -128,6 +131,7 @@ func (h Host) swap(r *report, k *kubeletconfig.Config) {
 		}
 	}
 	switch {
+	case h.refuses("failSwapOn"):
 	case len(on) == 0:
 		r.ok("swap", "off")
 	case k != nil && !*k.Kubelet.FailSwapOn:

@@ -98,6 +98,41 @@ func TestMachine(t *testing.T) {
 	}
 }
 
+// What the configuration is refused for is said there alone.
+func TestRefusedSettingsAreNotLookedAtAgain(t *testing.T) {
+	k := config(t)
+	k.Node.Kubeconfig, k.Kubelet.TLSCertFile = "/nonexistent", "/nonexistent"
+	h := machine(t, map[string]string{"proc/swaps": "/dev/sda2 partition 1\n"})
+	h.Refused = []string{"failCgroupV1", "failSwapOn", "--kubeconfig", "tlsCertFile"}
+	for _, f := range Run(t.Context(), h, k) {
+		switch f.Check {
+		case "cgroup", "swap", "kubeconfig", "serving certificate":
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
+// A credential plugin that fails says nothing about the API server.
+func TestACredentialPluginThatFails(t *testing.T) {
+	k, r, h := config(t), &report{}, machine(t, nil)
+	k.Node.Kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
+	const text = `apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]
+contexts: [{name: c, context: {cluster: c, user: u}}]
+current-context: c
+users:
+- name: u
+  user: {exec: {apiVersion: client.authentication.k8s.io/v1, command: /bin/false, interactiveMode: Never}}
+`
+	if err := os.WriteFile(k.Node.Kubeconfig, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h.kubeconfig(t.Context(), r, k)
+	r.expect(t, "API server", Failed, "the credential plugin /bin/false failed: exec: executable /bin/false failed with "+
+		"exit code 1")
+}
+
 func TestSwapThatIsAllowed(t *testing.T) {
 	k, r := config(t), &report{}
 	k.Kubelet.FailSwapOn = new(false)
