@@ -133,8 +133,9 @@ var badInputs = []badInput{
 	{"up --client-ca-file=$dir/none", []string{"$dir/none", "clientCAFile"}},
 	{"up --housekeeping-interval=abc", []string{"--housekeeping-interval=abc", "duration"}},
 	{"check --output=xml", []string{`"xml"`, `"text"`, `"yaml"`}},
+	{"check --like=kubeadm", []string{`"kubeadm"`, `"kubelet"`}},
 	{"check --print-config --output=toml", []string{`"toml"`, `"yaml"`}},
-	{"check --confg=x --print-config", []string{"--confg", "--config"}},
+	{"check --confg=x --print-config --config=$dir/fine", []string{"--confg", "--config"}},
 	{"up --tls-private-key-file=$dir/empty", []string{"$dir/empty", "tlsCertFile"}},
 	{"up --image-credential-provider-config=$dir/none", []string{"$dir/none", "--image-credential-provider-bin-dir"}},
 	{"up --node-name=UPPER_x", []string{"--node-name=UPPER_x", "DNS name"}},
@@ -235,6 +236,7 @@ func badFiles(t *testing.T) (dir string) {
 		"refused.yaml": "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {}\n---\n" +
 			"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: shop}\nspec: {template: {spec: {}}}\n",
 		"dropins/90.conf": header + "maxPods: many\n", "nounit": header + "syncFrequency: 10\n",
+		"fine":         header + "failCgroupV1: false\nfailSwapOn: false\n",
 		"nosignal":     header + "evictionHard: {imagefs.avail: 5%}\n",
 		"otherkind":    "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfig\n",
 		"otherversion": "apiVersion: v1\nkind: KubeletConfiguration\n",

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -24,6 +23,9 @@ import (
 
 // maxListedPods is how many pods of files are listed one by one. Of more, those are that are refused, and a summary.
 const maxListedPods = 20
+
+// maxCluster bounds a file of pods, which may be those of a cluster.
+const maxCluster = 256 << 20
 
 // checked is one pod of a file as it is printed in JSON.
 type checked struct {
@@ -53,7 +55,7 @@ func (o *explainOptions) explainFiles(cmd *cobra.Command, names []string) error 
 		others []string
 	)
 	for _, name := range names {
-		data, err := readManifest(cmd.InOrStdin(), name)
+		data, err := readFile(cmd.InOrStdin(), name, maxCluster)
 		if err != nil {
 			return err
 		}
@@ -68,7 +70,7 @@ func (o *explainOptions) explainFiles(cmd *cobra.Command, names []string) error 
 	}
 	if len(pods) == 0 {
 		return fmt.Errorf("%s has no pod but %s: give a Pod, or a workload with a pod template", strings.Join(names, ", "),
-			few(others))
+			explanation.Few(others))
 	}
 	check, closed, offline := o.checker()
 	defer closed()
@@ -174,7 +176,7 @@ func writeChecked(w io.Writer, all []checked, others []string, offline error) er
 	if len(others) == 1 {
 		fmt.Fprintf(&b, "1 other object has no pod: %s\n", others[0])
 	} else if len(others) > 1 {
-		fmt.Fprintf(&b, "%d other objects have no pod: %s\n", len(others), few(others))
+		fmt.Fprintf(&b, "%d other objects have no pod: %s\n", len(others), explanation.Few(others))
 	}
 	if offline != nil {
 		fmt.Fprintf(&b, "The resources, ports, labels and taints of the node were not looked at: %v\n", offline)
@@ -182,18 +184,6 @@ func writeChecked(w io.Writer, all []checked, others []string, offline error) er
 	_, err := io.WriteString(w, b.String())
 	return err
 }
-
-// few lists the first of many names.
-func few(names []string) string {
-	const shown = 5
-	if len(names) <= shown {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], ", "), len(names)-shown)
-}
-
-// index is one of a list in the path of a field.
-var index = regexp.MustCompile(`\[\d+\]`)
 
 // summarize counts the pods by what they are refused for, and by the node that runs them.
 func summarize(b *strings.Builder, all []checked) {
@@ -241,10 +231,10 @@ func (c *checked) reasons() []string {
 	var all []string
 	for _, e := range c.Errors {
 		field, _, _ := strings.Cut(e, ":")
-		all = append(all, "invalid "+index.ReplaceAllString(field, ""))
+		all = append(all, "invalid "+explanation.FieldShape(field))
 	}
 	for _, f := range c.RefusedFields {
-		all = append(all, index.ReplaceAllString(f, ""))
+		all = append(all, explanation.FieldShape(f))
 	}
 	if c.Admission != nil && !c.Admission.Admitted {
 		all = append(all, c.Admission.Reason)

@@ -224,8 +224,11 @@ func completePods(ctx context.Context, cfg *service.Config, namespace string) []
 
 func fullName(p *podsyncv1.LocalPod) string { return p.GetNamespace() + "/" + p.GetName() }
 
-// readManifest reads a file, or the standard input for "-".
-func readManifest(in io.Reader, name string) ([]byte, error) {
+// readManifest reads what podsync is given: a file, or the standard input for "-".
+func readManifest(in io.Reader, name string) ([]byte, error) { return readFile(in, name, maxManifest) }
+
+// readFile reads a file, or the standard input for "-", that is not longer than a limit.
+func readFile(in io.Reader, name string, limit int64) ([]byte, error) {
 	if name != "-" {
 		f, err := os.Open(name)
 		if err != nil {
@@ -234,12 +237,12 @@ func readManifest(in io.Reader, name string) ([]byte, error) {
 		defer f.Close()
 		in = f
 	}
-	data, err := io.ReadAll(io.LimitReader(in, maxManifest+1))
+	data, err := io.ReadAll(io.LimitReader(in, limit+1))
 	switch {
 	case err != nil:
 		return nil, unreadManifest(name, err)
-	case len(data) > maxManifest:
-		return nil, fmt.Errorf("manifest %s: it is longer than %d bytes: run its pods one by one", name, maxManifest)
+	case int64(len(data)) > limit:
+		return nil, fmt.Errorf("manifest %s: it is longer than %d bytes: give its pods in several files", name, limit)
 	case len(data) == 0:
 		return nil, fmt.Errorf("manifest %s: it is empty: give one of a Pod", name)
 	}

@@ -158,6 +158,7 @@ func (h Host) reach(ctx context.Context, r *report, k *kubeletconfig.Config, con
 	switch response.StatusCode {
 	case http.StatusOK:
 		r.ok("API server", "%s knows node %s", server, name)
+		h.pods(ctx, r, client, server, name)
 	case http.StatusNotFound:
 		r.ok("API server", "%s takes the credentials; node %s is not registered yet", server, name)
 	case http.StatusUnauthorized:

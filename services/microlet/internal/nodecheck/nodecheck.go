@@ -42,6 +42,12 @@ type Host struct {
 	// RuntimeDir is the agent's folder, and Running says that an agent uses it: ports in use are then its own.
 	RuntimeDir string
 	Running    bool
+	// Own are the processes of the agent.
+	Own []int
+	// Like is the kubelet whose command line is checked; nil if it is another one.
+	Like *Kubelet
+	// Judge returns the fields of a pod that the agent refuses; nil if pods are not looked at.
+	Judge func(manifest []byte) []string
 	// Refused are the settings that the configuration is refused for. What they are about is said there.
 	Refused []string
 	// UID is the one that the checks run as.
@@ -68,6 +74,8 @@ func Run(ctx context.Context, h Host, k *kubeletconfig.Config) []Finding {
 	}
 	h.runtime(ctx, r, k)
 	h.ports(ctx, r, k)
+	h.reservations(r, k)
+	h.lost(r, k)
 	h.disks(r, k)
 	h.kubeconfig(ctx, r, k)
 	return r.findings

@@ -63,6 +63,15 @@ func (r *report) expect(t *testing.T, check string, state State, text string) {
 	t.Errorf("no finding %q %s with %q in %+v", check, state, text, r.findings)
 }
 
+// kubelet are the files of a process that has the name.
+func kubelet(pid, uid, cgroup string, args ...string) map[string]string {
+	dir := "proc/" + pid + "/"
+	return map[string]string{
+		dir + "comm": "kubelet\n", dir + "status": "Name:\tkubelet\nUid:\t" + uid + "\t" + uid + "\n",
+		dir + "cgroup": "0::" + cgroup + "\n", dir + "cmdline": strings.Join(append([]string{"/usr/bin/kubelet"}, args...), "\x00") + "\x00",
+	}
+}
+
 func TestMachine(t *testing.T) {
 	const v2 = "sys/fs/cgroup/cgroup.controllers"
 	for _, c := range []struct {
@@ -89,7 +98,12 @@ func TestMachine(t *testing.T) {
 		{"forwarding", map[string]string{"proc/sys/net/ipv4/ip_forward": "1\n"}, "sysctl", OK, "ip_forward is 1"},
 		{"swap", map[string]string{"proc/swaps": "Filename Type Size\n/swapfile file 1\n"}, "swap", Failed, "/swapfile"},
 		{"no swap", map[string]string{"proc/swaps": "Filename Type Size\n"}, "swap", OK, "off"},
-		{"a kubelet", map[string]string{"proc/123/comm": "kubelet\n"}, "kubelet", Failed, "pid 123"},
+		{"memory is off, v1", map[string]string{"proc/cgroups": "#subsys_name hierarchy num_cgroups enabled\nmemory 0 1 0\n"},
+			"cgroup", Failed, "lacks the controller memory"},
+		{"a kubelet", kubelet("123", "0", "/system.slice/kubelet.service", "--v=2"), "kubelet", Failed, "pid 123"},
+		{"a pod with the name", kubelet("123", "0", "/kubepods.slice/x", "--v=2"), "kubelet", OK, ""},
+		{"a user's", kubelet("123", "1000", "/user.slice", "--v=2"), "kubelet", OK, ""},
+		{"a service of a copy", kubelet("123", "0", "/system.slice/x", "pleg"), "kubelet", OK, ""},
 		{"no kubelet", map[string]string{"proc/123/comm": "kubelet-helper\n"}, "kubelet", OK, ""},
 		{"no runtime known", nil, "runtime", Skipped, "names no runtime"},
 	} {
