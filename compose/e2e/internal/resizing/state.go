@@ -56,12 +56,12 @@ func (r Resources) Differences(p *corev1.Pod) []string {
 	var all []string
 	has := r.Of(p)
 	if !same(p.Spec.Resources, has.Spec.Resources) {
-		all = append(all, fmt.Sprintf("the pod: %s instead of %s", text(has.Spec.Resources), text(p.Spec.Resources)))
+		all = append(all, fmt.Sprintf("the pod: %s instead of %s", Text(has.Spec.Resources), Text(p.Spec.Resources)))
 	}
 	theirs := slices.Concat(has.Spec.InitContainers, has.Spec.Containers)
 	for i, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
 		if h := theirs[i].Resources; !same(&c.Resources, &h) {
-			all = append(all, fmt.Sprintf("%s: %s instead of %s", c.Name, text(&h), text(&c.Resources)))
+			all = append(all, fmt.Sprintf("%s: %s instead of %s", c.Name, Text(&h), Text(&c.Resources)))
 		}
 	}
 	return all
@@ -78,8 +78,8 @@ func same(a, b *corev1.ResourceRequirements) bool {
 	return equality.Semantic.DeepEqual(a.Requests, b.Requests) && equality.Semantic.DeepEqual(a.Limits, b.Limits)
 }
 
-// text is short for messages.
-func text(r *corev1.ResourceRequirements) string {
+// Text is short for messages.
+func Text(r *corev1.ResourceRequirements) string {
 	if r == nil {
 		return "nothing"
 	}

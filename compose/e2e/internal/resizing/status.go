@@ -63,11 +63,11 @@ func StatusProblems(p, granted *corev1.Pod) []string {
 		}
 		if !same(status.Resources, &c.Resources) {
 			problems = append(problems, fmt.Sprintf("the status of %s has the resources %s, and %s are granted", c.Name,
-				text(status.Resources), text(&c.Resources)))
+				Text(status.Resources), Text(&c.Resources)))
 		}
 		if !equality.Semantic.DeepEqual(status.AllocatedResources, c.Resources.Requests) {
 			problems = append(problems, fmt.Sprintf("the status of %s has the allocated resources %v, and %s are granted", c.Name,
-				status.AllocatedResources, text(&c.Resources)))
+				status.AllocatedResources, Text(&c.Resources)))
 		}
 	}
 	return problems
