@@ -2060,16 +2060,26 @@ const file_microlet_podsync_v1_podsync_proto_rawDesc = "" +
 	"\x17CONTAINER_STATE_CREATED\x10\x01\x12\x1b\n" +
 	"\x17CONTAINER_STATE_RUNNING\x10\x02\x12\x1a\n" +
 	"\x16CONTAINER_STATE_EXITED\x10\x03\x12\x1b\n" +
-	"\x17CONTAINER_STATE_UNKNOWN\x10\x042\xf3\x06\n" +
+	"\x17CONTAINER_STATE_UNKNOWN\x10\x042\x9c\a\n" +
 	"\x0ePodsyncService\x12Z\n" +
-	"\tGetHealth\x12%.microlet.podsync.v1.GetHealthRequest\x1a&.microlet.podsync.v1.GetHealthResponse\x12T\n" +
-	"\aWakePod\x12#.microlet.podsync.v1.WakePodRequest\x1a$.microlet.podsync.v1.WakePodResponse\x12Q\n" +
+	"\tGetHealth\x12%.microlet.podsync.v1.GetHealthRequest\x1a&.microlet.podsync.v1.GetHealthResponse\x12Y\n" +
+	"\aWakePod\x12#.microlet.podsync.v1.WakePodRequest\x1a$.microlet.podsync.v1.WakePodResponse\"\x03\x88\x02\x01\x12V\n" +
+	"\x06RunPod\x12\".microlet.podsync.v1.RunPodRequest\x1a#.microlet.podsync.v1.RunPodResponse\"\x03\x88\x02\x01\x12_\n" +
+	"\tRemovePod\x12%.microlet.podsync.v1.RemovePodRequest\x1a&.microlet.podsync.v1.RemovePodResponse\"\x03\x88\x02\x01\x12e\n" +
+	"\vGetLocalPod\x12'.microlet.podsync.v1.GetLocalPodRequest\x1a(.microlet.podsync.v1.GetLocalPodResponse\"\x03\x88\x02\x01\x12k\n" +
+	"\rListLocalPods\x12).microlet.podsync.v1.ListLocalPodsRequest\x1a*.microlet.podsync.v1.ListLocalPodsResponse\"\x03\x88\x02\x01\x12S\n" +
+	"\x05Evict\x12!.microlet.podsync.v1.EvictRequest\x1a\".microlet.podsync.v1.EvictResponse\"\x03\x88\x02\x01\x12\x80\x01\n" +
+	"\x14RemoveDeadContainers\x120.microlet.podsync.v1.RemoveDeadContainersRequest\x1a1.microlet.podsync.v1.RemoveDeadContainersResponse\"\x03\x88\x02\x01\x12n\n" +
+	"\x0eGetVolumeStats\x12*.microlet.podsync.v1.GetVolumeStatsRequest\x1a+.microlet.podsync.v1.GetVolumeStatsResponse\"\x03\x88\x02\x012\x8a\x03\n" +
+	"\x0fLocalPodService\x12Q\n" +
 	"\x06RunPod\x12\".microlet.podsync.v1.RunPodRequest\x1a#.microlet.podsync.v1.RunPodResponse\x12Z\n" +
 	"\tRemovePod\x12%.microlet.podsync.v1.RemovePodRequest\x1a&.microlet.podsync.v1.RemovePodResponse\x12`\n" +
 	"\vGetLocalPod\x12'.microlet.podsync.v1.GetLocalPodRequest\x1a(.microlet.podsync.v1.GetLocalPodResponse\x12f\n" +
-	"\rListLocalPods\x12).microlet.podsync.v1.ListLocalPodsRequest\x1a*.microlet.podsync.v1.ListLocalPodsResponse\x12N\n" +
+	"\rListLocalPods\x12).microlet.podsync.v1.ListLocalPodsRequest\x1a*.microlet.podsync.v1.ListLocalPodsResponse2\xde\x01\n" +
+	"\x0fEvictionService\x12N\n" +
 	"\x05Evict\x12!.microlet.podsync.v1.EvictRequest\x1a\".microlet.podsync.v1.EvictResponse\x12{\n" +
-	"\x14RemoveDeadContainers\x120.microlet.podsync.v1.RemoveDeadContainersRequest\x1a1.microlet.podsync.v1.RemoveDeadContainersResponse\x12i\n" +
+	"\x14RemoveDeadContainers\x120.microlet.podsync.v1.RemoveDeadContainersRequest\x1a1.microlet.podsync.v1.RemoveDeadContainersResponse2\x7f\n" +
+	"\x12VolumeStatsService\x12i\n" +
 	"\x0eGetVolumeStats\x12*.microlet.podsync.v1.GetVolumeStatsRequest\x1a+.microlet.podsync.v1.GetVolumeStatsResponseB\xd7\x01\n" +
 	"\x17com.microlet.podsync.v1B\fPodsyncProtoP\x01Z@github.com/microlet/microlet/proto/microlet/podsync/v1;podsyncv1\xa2\x02\x03MPX\xaa\x02\x13Microlet.Podsync.V1\xca\x02\x13Microlet\\Podsync\\V1\xe2\x02\x1fMicrolet\\Podsync\\V1\\GPBMetadata\xea\x02\x15Microlet::Podsync::V1b\x06proto3"
 
@@ -2155,17 +2165,31 @@ var file_microlet_podsync_v1_podsync_proto_depIdxs = []int32{
 	23, // 24: microlet.podsync.v1.PodsyncService.Evict:input_type -> microlet.podsync.v1.EvictRequest
 	26, // 25: microlet.podsync.v1.PodsyncService.RemoveDeadContainers:input_type -> microlet.podsync.v1.RemoveDeadContainersRequest
 	28, // 26: microlet.podsync.v1.PodsyncService.GetVolumeStats:input_type -> microlet.podsync.v1.GetVolumeStatsRequest
-	11, // 27: microlet.podsync.v1.PodsyncService.GetHealth:output_type -> microlet.podsync.v1.GetHealthResponse
-	13, // 28: microlet.podsync.v1.PodsyncService.WakePod:output_type -> microlet.podsync.v1.WakePodResponse
-	15, // 29: microlet.podsync.v1.PodsyncService.RunPod:output_type -> microlet.podsync.v1.RunPodResponse
-	17, // 30: microlet.podsync.v1.PodsyncService.RemovePod:output_type -> microlet.podsync.v1.RemovePodResponse
-	19, // 31: microlet.podsync.v1.PodsyncService.GetLocalPod:output_type -> microlet.podsync.v1.GetLocalPodResponse
-	21, // 32: microlet.podsync.v1.PodsyncService.ListLocalPods:output_type -> microlet.podsync.v1.ListLocalPodsResponse
-	25, // 33: microlet.podsync.v1.PodsyncService.Evict:output_type -> microlet.podsync.v1.EvictResponse
-	27, // 34: microlet.podsync.v1.PodsyncService.RemoveDeadContainers:output_type -> microlet.podsync.v1.RemoveDeadContainersResponse
-	29, // 35: microlet.podsync.v1.PodsyncService.GetVolumeStats:output_type -> microlet.podsync.v1.GetVolumeStatsResponse
-	27, // [27:36] is the sub-list for method output_type
-	18, // [18:27] is the sub-list for method input_type
+	14, // 27: microlet.podsync.v1.LocalPodService.RunPod:input_type -> microlet.podsync.v1.RunPodRequest
+	16, // 28: microlet.podsync.v1.LocalPodService.RemovePod:input_type -> microlet.podsync.v1.RemovePodRequest
+	18, // 29: microlet.podsync.v1.LocalPodService.GetLocalPod:input_type -> microlet.podsync.v1.GetLocalPodRequest
+	20, // 30: microlet.podsync.v1.LocalPodService.ListLocalPods:input_type -> microlet.podsync.v1.ListLocalPodsRequest
+	23, // 31: microlet.podsync.v1.EvictionService.Evict:input_type -> microlet.podsync.v1.EvictRequest
+	26, // 32: microlet.podsync.v1.EvictionService.RemoveDeadContainers:input_type -> microlet.podsync.v1.RemoveDeadContainersRequest
+	28, // 33: microlet.podsync.v1.VolumeStatsService.GetVolumeStats:input_type -> microlet.podsync.v1.GetVolumeStatsRequest
+	11, // 34: microlet.podsync.v1.PodsyncService.GetHealth:output_type -> microlet.podsync.v1.GetHealthResponse
+	13, // 35: microlet.podsync.v1.PodsyncService.WakePod:output_type -> microlet.podsync.v1.WakePodResponse
+	15, // 36: microlet.podsync.v1.PodsyncService.RunPod:output_type -> microlet.podsync.v1.RunPodResponse
+	17, // 37: microlet.podsync.v1.PodsyncService.RemovePod:output_type -> microlet.podsync.v1.RemovePodResponse
+	19, // 38: microlet.podsync.v1.PodsyncService.GetLocalPod:output_type -> microlet.podsync.v1.GetLocalPodResponse
+	21, // 39: microlet.podsync.v1.PodsyncService.ListLocalPods:output_type -> microlet.podsync.v1.ListLocalPodsResponse
+	25, // 40: microlet.podsync.v1.PodsyncService.Evict:output_type -> microlet.podsync.v1.EvictResponse
+	27, // 41: microlet.podsync.v1.PodsyncService.RemoveDeadContainers:output_type -> microlet.podsync.v1.RemoveDeadContainersResponse
+	29, // 42: microlet.podsync.v1.PodsyncService.GetVolumeStats:output_type -> microlet.podsync.v1.GetVolumeStatsResponse
+	15, // 43: microlet.podsync.v1.LocalPodService.RunPod:output_type -> microlet.podsync.v1.RunPodResponse
+	17, // 44: microlet.podsync.v1.LocalPodService.RemovePod:output_type -> microlet.podsync.v1.RemovePodResponse
+	19, // 45: microlet.podsync.v1.LocalPodService.GetLocalPod:output_type -> microlet.podsync.v1.GetLocalPodResponse
+	21, // 46: microlet.podsync.v1.LocalPodService.ListLocalPods:output_type -> microlet.podsync.v1.ListLocalPodsResponse
+	25, // 47: microlet.podsync.v1.EvictionService.Evict:output_type -> microlet.podsync.v1.EvictResponse
+	27, // 48: microlet.podsync.v1.EvictionService.RemoveDeadContainers:output_type -> microlet.podsync.v1.RemoveDeadContainersResponse
+	29, // 49: microlet.podsync.v1.VolumeStatsService.GetVolumeStats:output_type -> microlet.podsync.v1.GetVolumeStatsResponse
+	34, // [34:50] is the sub-list for method output_type
+	18, // [18:34] is the sub-list for method input_type
 	18, // [18:18] is the sub-list for extension type_name
 	18, // [18:18] is the sub-list for extension extendee
 	0,  // [0:18] is the sub-list for field type_name
@@ -2184,7 +2208,7 @@ func file_microlet_podsync_v1_podsync_proto_init() {
 			NumEnums:      3,
 			NumMessages:   34,
 			NumExtensions: 0,
-			NumServices:   1,
+			NumServices:   4,
 		},
 		GoTypes:           file_microlet_podsync_v1_podsync_proto_goTypes,
 		DependencyIndexes: file_microlet_podsync_v1_podsync_proto_depIdxs,

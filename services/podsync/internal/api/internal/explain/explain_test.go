@@ -46,8 +46,8 @@ func (n *node) BackOff(_ types.UID, i string) (time.Time, string, bool) {
 	return until, "no such host", ok
 }
 
-func (n *node) server() *server {
-	return &server{d: Deps{
+func (n *node) server() *Server {
+	return &Server{d: Deps{
 		NodeName: "node", Sources: []podsyncv1.PodSource{api, podsyncv1.PodSource_POD_SOURCE_FILE}, Workers: n,
 		Dispatcher: n, Statuses: n, Probes: n, Pulls: n, Judge: n,
 	}}
