@@ -182,18 +182,19 @@ func (s *Scene) resourceProblems(p *corev1.Pod, allocated, actuated resizing.Sta
 }
 
 // enforcementProblems says in what the runtime and the cgroups of a container and its pod do not have what is granted.
-func (s *Scene) enforcementProblems(granted *corev1.Pod, c *corev1.Container, id string) (problems []string, err error) {
+func (s *Scene) enforcementProblems(granted *corev1.Pod, c *corev1.Container, id string) (problems []string,
+	err error) {
 	want := resizing.OfContainer(granted, c)
 	note := func(what, problem string) {
 		if problem != "" {
 			problems = append(problems, what+": "+problem)
 		}
 	}
-	told, err := s.runtimeAmounts(id)
+	reported, err := s.runtimeAmounts(id)
 	if err != nil {
 		return nil, err
 	}
-	note("the runtime's container "+c.Name, want.Problem(told))
+	note("the runtime's container "+c.Name, want.Problem(reported))
 	container, pod, _, err := s.Amounts(id)
 	if err != nil {
 		return nil, err

@@ -66,8 +66,8 @@ func StatusProblems(p, granted *corev1.Pod) []string {
 				Text(status.Resources), Text(&c.Resources)))
 		}
 		if !equality.Semantic.DeepEqual(status.AllocatedResources, c.Resources.Requests) {
-			problems = append(problems, fmt.Sprintf("the status of %s has the allocated resources %v, and %s are granted", c.Name,
-				status.AllocatedResources, Text(&c.Resources)))
+			problems = append(problems, fmt.Sprintf("the status of %s has the allocated resources %v, and %s are granted",
+				c.Name, status.AllocatedResources, Text(&c.Resources)))
 		}
 	}
 	return problems

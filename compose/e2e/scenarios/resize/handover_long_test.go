@@ -23,8 +23,8 @@ import (
 const fills = "dd if=/dev/zero of=/dev/shm/block bs=1M count=40 2>/dev/null; " + scene.Forever
 
 // TestResizesAreHandedOver gives the node from a kubelet to microlet and back, with pods of which one was resized, the
-// resize of one cannot be carried out because it uses more memory, and that of one waits for room. Nothing starts again,
-// and nothing is granted that was not.
+// resize of one cannot be carried out because it uses more memory, and that of one waits for room. Nothing starts
+// again, and nothing is granted that was not.
 func TestResizesAreHandedOver(t *testing.T) {
 	scene.Shared.SwitchTo(t, rig.AgentKubelet)
 	s := scene.New(t)

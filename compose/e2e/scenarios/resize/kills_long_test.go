@@ -15,8 +15,9 @@ import (
 )
 
 // TestResizeKills kills podsync at each call that it makes to the runtime for the resize of a pod: before the runtime
-// gets the call, and when only the answer lacks. What podsync writes to cgroups and files is between two of these calls.
-// In the end the resources are what is asked for, everywhere, and only a container whose policy says so starts again.
+// gets the call, when only the answer lacks, and behind it. What podsync writes to cgroups and files is between two of
+// these calls. In the end the resources are what is asked for, everywhere, and only a container whose policy says so
+// starts again.
 func TestResizeKills(t *testing.T) {
 	scene.Shared.EnsureUp(t)
 	socket := filepath.Join(filepath.Dir(scene.Shared.RuntimeDir()), "before-containerd.sock")
@@ -57,8 +58,8 @@ type killing struct {
 // moment is when podsync is killed, relative to one of its calls.
 type moment string
 
-// moments are all of them: before the runtime gets the call, when it has done its work and only the answer lacks, and at
-// the next call that only reads, when podsync has done what comes after the answer.
+// moments are all of them: before the runtime gets the call, when it has done its work and only the answer lacks, and
+// at the next call that only reads, when podsync has done what comes after the answer.
 var moments = []moment{"before", "after", "behind"}
 
 // changes are the methods of the calls of which a resize consists.

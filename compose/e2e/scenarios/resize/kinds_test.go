@@ -29,20 +29,20 @@ const (
 	most  = int64(6)
 )
 
-// amounts are CPU in units of a size, and memory in units of 16 MiB.
-func amounts(milli, size int64) corev1.ResourceList {
+// amounts are so many units of CPU and memory.
+func amounts(unit [2]int64, size int64) corev1.ResourceList {
 	return corev1.ResourceList{
-		corev1.ResourceCPU:    *resource.NewMilliQuantity(milli*size, resource.DecimalSI),
-		corev1.ResourceMemory: *resource.NewQuantity(size<<24, resource.BinarySI),
+		corev1.ResourceCPU:    *resource.NewMilliQuantity(unit[0]*size, resource.DecimalSI),
+		corev1.ResourceMemory: *resource.NewQuantity(unit[1]*size, resource.BinarySI),
 	}
 }
 
-// What a size of CPU is. The node has room for the requests of all pods. A container that starts needs some CPU time, so
-// limits are larger.
-const (
-	requested = 4
-	limited   = 100
-	both      = 20
+// What a size is in thousandths of a CPU and in bytes. The node has room for the requests of all pods. A container that starts needs some CPU time,
+// so limits are larger.
+var (
+	requested = [2]int64{4, 8 << 20}
+	limited   = [2]int64{100, 16 << 20}
+	both      = [2]int64{20, 16 << 20}
 )
 
 func setLimits(c *corev1.Container, size int64) {

@@ -35,6 +35,7 @@ func upAndDown(t *testing.T, disturb func(*scene.Scene)) {
 		s.Wait(scene.Patience, fmt.Sprintf("the resize to size %d", size), s.AreResized(names...))
 		scene.Await(t, scene.Patience, "the resources to agree", func() error { return s.AgreeOnResources(names...) })
 	}
+	waits(s, names)
 	v := s.Record.View()
 	for i, name := range names {
 		changes := 0
@@ -46,6 +47,25 @@ func upAndDown(t *testing.T, disturb func(*scene.Scene)) {
 	for _, reason := range []string{"ResizeStarted", "ResizeCompleted"} {
 		s.Wait(scene.Patience, "the Event of a resize", s.HasEvent(names[0], reason))
 	}
+}
+
+// waits has each pod ask for what the node does not have left. Nothing changes but a condition, which goes when the pod
+// asks for what it has.
+func waits(s *scene.Scene, names []string) {
+	s.T.Helper()
+	for _, name := range names {
+		s.Resize(name, beyond(s.Record.View().Node().Status.Allocatable[corev1.ResourceCPU]))
+	}
+	for _, name := range names {
+		s.Wait(scene.Patience, "a resize that waits", s.IsPending(name, corev1.PodReasonDeferred))
+	}
+	scene.Await(s.T, scene.Patience, "the resources to agree while resizes wait",
+		func() error { return s.AgreeOnResources(names...) })
+	for i, name := range names {
+		s.Resize(name, kinds[i].resize(func() int64 { return least }))
+	}
+	s.Wait(scene.Patience, "the end of the resizes that waited", s.AreResized(names...))
+	scene.Await(s.T, scene.Patience, "the resources to agree", func() error { return s.AgreeOnResources(names...) })
 }
 
 // createAll creates a number of pods of each kind, which are there as they should be when it returns. The kinds follow

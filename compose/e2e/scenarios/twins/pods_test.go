@@ -31,9 +31,8 @@ const (
 	deliveryPause = 15 * time.Second
 )
 
-// TestTwins runs random pods under the kubelet and then under microlet, on the same node, and compares
-// what became of them: status, Events, and what the runtime was given, to the last field. Those with resources are resized
-// in between.
+// TestTwins runs random pods under the kubelet and then under microlet, on the same node, and compares what became of
+// them: status, Events, and what the runtime was given, to the last field. Those with resources are resized in between.
 func TestTwins(t *testing.T) {
 	scene.Shared.SwitchTo(t, rig.AgentKubelet)
 	s := scene.New(t)
