@@ -97,11 +97,11 @@ func (w *worker) resizeStep(ctx context.Context, p *v1.Pod, a *decide.Actions, s
 	if a.Sandbox != nil { // nothing runs, and the next sandbox is created with what was granted
 		return w.deps.Cgroups.SetPod(p, s.Before, s.After)
 	}
-	tell := func(l pod.CgroupLimits) error {
+	notify := func(l pod.CgroupLimits) error {
 		resources, overhead := w.deps.Config.SandboxUpdate(p, l)
 		return w.deps.Runtime.UpdateSandbox(ctx, a.SandboxID, resources, overhead)
 	}
-	if err := tell(s.After); err != nil {
+	if err := notify(s.After); err != nil {
 		return fmt.Errorf("failed to notify runtime for UpdatePodSandboxResources (resource=%s); resize rejected: %w",
 			s.Resource, err)
 	}
@@ -109,8 +109,8 @@ func (w *worker) resizeStep(ctx context.Context, p *v1.Pod, a *decide.Actions, s
 	if err == nil {
 		return nil
 	}
-	if back := tell(s.Before); back != nil {
-		w.deps.Log.Warn("runtime not told that a pod's resources stay", logkey.Pod, podName(p), logkey.PodUID, w.uid,
+	if back := notify(s.Before); back != nil {
+		w.deps.Log.Warn("runtime does not know that a pod's resources stay", logkey.Pod, podName(p), logkey.PodUID, w.uid,
 			logkey.Err, back)
 	}
 	return err

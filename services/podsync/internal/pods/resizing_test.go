@@ -323,7 +323,7 @@ func TestResizeThatIsRefused(t *testing.T) {
 // TestResizeThatFails shows why, and is tried again after 10 s.
 func TestResizeThatFails(t *testing.T) {
 	refused := status.Error(codes.Internal, "no more memory")
-	told := []string{"sandbox memory=8192 cpu=none shares=0", "sandbox memory=4096 cpu=none shares=0"}
+	notified := []string{"sandbox memory=8192 cpu=none shares=0", "sandbox memory=4096 cpu=none shares=0"}
 	for name, test := range map[string]struct {
 		breaks func(n *resizedNode, err error)
 		err    error
@@ -339,7 +339,7 @@ func TestResizeThatFails(t *testing.T) {
 			"failed to notify runtime for UpdatePodSandboxResources (resource=memory); resize rejected: ", nil,
 		},
 		"the cgroup": {
-			func(n *resizedNode, err error) { n.groups.fail(nil, err) }, errors.New("device busy"), "device busy", told,
+			func(n *resizedNode, err error) { n.groups.fail(nil, err) }, errors.New("device busy"), "device busy", notified,
 		},
 		"the cgroup cannot be read": {
 			func(n *resizedNode, err error) { n.groups.fail(err, nil) }, errors.New("input/output error"),
