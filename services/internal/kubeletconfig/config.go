@@ -22,7 +22,8 @@ type Config struct {
 	// Node are the flags that no field mirrors.
 	Node NodeFlags `json:"node"`
 	// Provenance says where each explicit setting comes from: by field path or --flag, "file /x.yaml",
-	// "drop-in /d/10-a.conf" or "flag --max-pods". What is absent is a default.
+	// "drop-in /d/10-a.conf" or "flag --max-pods", and "default (0s in file /x.yaml)" where a 0 takes the default back.
+	// What is absent is a default.
 	Provenance map[string]string `json:"provenance,omitempty"`
 }
 

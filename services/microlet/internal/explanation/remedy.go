@@ -43,6 +43,17 @@ var remedies = map[string]string{
 	"Unhealthy":                  "check that the container listens there, and the probe's port, path and timeouts",
 }
 
+// FieldRemedy says what to do about a field that is refused.
+func FieldRemedy(field string) string {
+	switch {
+	case strings.HasSuffix(field, ".resources.claims"), strings.HasPrefix(field, "spec.resourceClaims"):
+		return "dynamic resource allocation is not built: run the pod on a node with another agent"
+	case strings.Contains(field, ".resources.limits["), strings.Contains(field, ".resources.requests["):
+		return "device plugins are not built: run the pod on a node with another agent, or remove the resource"
+	}
+	return "remove it from the pod, or run the pod on another node"
+}
+
 func remedy(reason string) string {
 	if r, ok := remedies[reason]; ok {
 		return r

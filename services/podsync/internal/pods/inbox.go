@@ -2,6 +2,7 @@ package pods
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -26,8 +27,10 @@ type inbox struct {
 	// synced is the version of the last sync, or of the one that runs, and cancel ends that; nil if none runs.
 	synced *v1.Pod
 	cancel context.CancelCauseFunc
-	ending bool // the pod is being stopped for good
-	ended  bool // nothing of the pod will run again
+	// interrupt ends what the sync waits for that the next one can wait for as well; nil if it does not wait.
+	interrupt context.CancelCauseFunc
+	ending    bool // the pod is being stopped for good
+	ended     bool // nothing of the pod will run again
 }
 
 func newInbox(p *v1.Pod, allocation Allocation) *inbox {
@@ -76,7 +79,30 @@ func (i *inbox) regrant() bool {
 		return false
 	}
 	i.pod = p
+	if i.interrupt != nil {
+		i.interrupt(errRegranted)
+	}
 	return true
+}
+
+// errRegranted ends a wait because other resources were granted to the pod, which it is to have at once.
+var errRegranted = errors.New("other resources were granted to the pod")
+
+// untilRegranted returns a context for what the sync that runs waits for, and what ends the wait.
+func (i *inbox) untilRegranted(ctx context.Context) (waiting context.Context, end func()) {
+	waiting, cancel := context.WithCancelCause(ctx)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.interrupt = cancel
+	if i.synced != i.pod && !pod.ResourcesOf(i.synced).Equal(pod.ResourcesOf(i.pod)) {
+		cancel(errRegranted)
+	}
+	return waiting, func() {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		i.interrupt = nil
+		cancel(nil)
+	}
 }
 
 // remove notes that the pod's object is gone.

@@ -159,6 +159,12 @@ func onlyResizes(a *decide.Actions) bool {
 	return len(a.Resize) > 0 && idle(&rest)
 }
 
+// isApart reports whether a resize can be noted as complete before the decision's starts, which may last: nothing was
+// stopped that only this decision starts again.
+func isApart(a *decide.Actions) bool {
+	return len(a.Resize) > 0 && a.StopPod == nil && len(a.Kill) == 0
+}
+
 // unreadable is a decision about a pod whose cgroup cannot be read. It is resized when it can.
 func unreadable(a *decide.Actions, err error) {
 	a.ResizeRefused, a.Wake = err.Error(), sooner(a.Wake, time.Now().Add(decide.ResizeRetry))

@@ -432,6 +432,33 @@ func TestAPodThatIsResizedWhileItIsDown(t *testing.T) {
 	})
 }
 
+// TestResizeBesideAPull does not wait for the image of another container, whose pull goes on.
+func TestResizeBesideAPull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newResizedNode(t)
+		n.node.mu.Lock()
+		n.slowImage = "large"
+		n.node.mu.Unlock()
+		n.cri.AddImage("large")
+		p := resizedPod(withSibling(), sizes("100m", "", "", ""), sizes("100m", "", "", ""))
+		p.Spec.Containers[1].Image = "large"
+		n.apply(p)
+		n.want("running", len(n.ids("a")), 1)
+		pulls := n.ensured.Load()
+		n.resize(resizedPod(p, sizes("200m", "", "", ""), sizes("100m", "", "", "")))
+		n.want("has", n.has("a", "c"), "memory=none cpu=none shares=204")
+		n.want("reported", n.reported(), []string{"completed a", "actuating a", "completed a"})
+		n.want("pulls that begin", n.ensured.Load()-pulls, int32(0))
+		n.wait(slowPull)
+		n.want("running", len(n.ids("a")), 2)
+		for _, e := range n.drain() {
+			if strings.Contains(e, "Warning") {
+				t.Errorf("event %s", e)
+			}
+		}
+	})
+}
+
 // TestAPodWithPodLevelResources has its limits in its containers too.
 func TestAPodWithPodLevelResources(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

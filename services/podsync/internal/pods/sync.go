@@ -73,7 +73,7 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 		if context.Cause(ctx) != nil {
 			return 0, failed
 		}
-		if w.reporter.isRejected() {
+		if w.reporter.isRejected() || errors.Is(failed, errRegranted) {
 			return 0, nil
 		}
 		before := state
@@ -198,7 +198,7 @@ func (w *worker) act(ctx context.Context, p *v1.Pod, state *pod.State, a *decide
 		w.noteWholeRestart(p)
 	}
 	failed := w.resize(ctx, p, a)
-	if a.Sandbox == nil && len(a.Start) == 0 || ctx.Err() != nil {
+	if a.Sandbox == nil && len(a.Start) == 0 || ctx.Err() != nil || failed == nil && isApart(a) {
 		return failed
 	}
 	w.discard(ctx, state, a)
