@@ -108,7 +108,7 @@ func (p *podWork) dispatch(s *service.Service, cfg *Config, env *environment) {
 		Resources: p.resources.Resources,
 		Admissions: pods.Admissions{
 			Admission: p.admission, ContainerAdmission: p.admission.Containers, Allocation: p.allocation,
-			Ends: p.admission.Ends,
+			Update: p.admission.Update, Ends: p.admission.Ends,
 		},
 		Reporting: pods.Reporting{
 			Statuses: p.reports.Statuses, Reporter: p.reports.Pods(), Events: env.events, Probes: p.reports.Probing,
@@ -143,6 +143,7 @@ func startWakers(ctx context.Context, s *service.Service, env *environment, p *p
 		Explain: api.ExplainDeps{
 			NodeName: env.name, Gated: p.gated, Sources: p.sources.Kinds(), Workers: env.workers, Dispatcher: p.dispatcher,
 			Statuses: p.reports.Statuses, Probes: p.reports.Probing, Pulls: p.resources.images, Judge: p.admission,
+			Allocation: p.allocation,
 		},
 	})
 	return nil
@@ -151,7 +152,8 @@ func startWakers(ctx context.Context, s *service.Service, env *environment, p *p
 // limits are the workers' settings.
 func limits(k *kubeletconfig.Config) pods.Limits {
 	l := pods.Limits{Resync: k.Kubelet.SyncFrequency.Duration, KeepDead: int(k.Node.MaxDeadContainersPerContainer),
-		Gated: pods.GatedFields(k.FeatureEnabled)}
+		Gated:               pods.GatedFields(k.FeatureEnabled),
+		WithoutPodResources: !k.FeatureEnabled("InPlacePodLevelResourcesVerticalScaling")}
 	if most := k.Kubelet.CrashLoopBackOff.MaxContainerRestartPeriod; most != nil {
 		l.MaxBackoff = most.Duration
 	}

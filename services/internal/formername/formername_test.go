@@ -145,7 +145,8 @@ func TestTheDeadlineHoldsForTheQuestionToo(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	client := podsyncv1.NewEvictionServiceClient(Conn(socket))
-	if _, err := client.Evict(ctx, &podsyncv1.EvictRequest{}, grpc.WaitForReady(true)); status.Code(err) != codes.Canceled {
+	_, err = client.Evict(ctx, &podsyncv1.EvictRequest{}, grpc.WaitForReady(true))
+	if status.Code(err) != codes.Canceled {
 		t.Errorf("%v", err)
 	}
 }

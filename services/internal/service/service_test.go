@@ -273,7 +273,8 @@ func TestSinglePlacement(t *testing.T) {
 	pleg := newIn(t, podsync.Config, role.PLEG)
 	for r, name := range map[role.Role]string{role.PLEG: "for.PLEG", role.Prober: "for.Prober"} {
 		podsync.Offer(&grpc.ServiceDesc{
-			ServiceName: name, Methods: []grpc.MethodDesc{{MethodName: "Get"}}, Streams: []grpc.StreamDesc{{StreamName: "Watch"}},
+			ServiceName: name,
+			Methods:     []grpc.MethodDesc{{MethodName: "Get"}}, Streams: []grpc.StreamDesc{{StreamName: "Watch"}},
 		}, r)
 	}
 	start(t, podsync)
@@ -321,7 +322,8 @@ func checkOffered(t *testing.T, pleg *grpc.ClientConn) {
 				t.Errorf("%s of %s: %v, want %v", method, service, err, want)
 			}
 		}
-		_, err := grpc_health_v1.NewHealthClient(pleg).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: service})
+		_, err := grpc_health_v1.NewHealthClient(pleg).Check(t.Context(),
+			&grpc_health_v1.HealthCheckRequest{Service: service})
 		if (status.Code(err) == codes.NotFound) != (service == "for.Nothing") {
 			t.Errorf("the health of %s: %v", service, err)
 		}

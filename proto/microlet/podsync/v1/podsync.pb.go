@@ -197,11 +197,14 @@ func (RunPodResponse_Outcome) EnumDescriptor() ([]byte, []int) {
 // Pod is the value of PODS/<podUID>: an admitted pod.
 type Pod struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A core/v1 Pod in its Kubernetes protobuf encoding.
+	// A core/v1 Pod in its Kubernetes protobuf encoding, with the resources that the node has granted.
 	Pod    []byte    `protobuf:"bytes,1,opt,name=pod,proto3" json:"pod,omitempty"`
 	Source PodSource `protobuf:"varint,2,opt,name=source,proto3,enum=microlet.podsync.v1.PodSource" json:"source,omitempty"`
 	// The pod is being terminated: nothing may start, restart or kill it.
-	Terminating   bool `protobuf:"varint,3,opt,name=terminating,proto3" json:"terminating,omitempty"`
+	Terminating bool `protobuf:"varint,3,opt,name=terminating,proto3" json:"terminating,omitempty"`
+	// A core/v1 PodSpec in the same encoding, with nothing but the resources that the pod's source asks for and the names
+	// of the containers; empty if these are granted.
+	Desired       []byte `protobuf:"bytes,4,opt,name=desired,proto3" json:"desired,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -255,6 +258,13 @@ func (x *Pod) GetTerminating() bool {
 		return x.Terminating
 	}
 	return false
+}
+
+func (x *Pod) GetDesired() []byte {
+	if x != nil {
+		return x.Desired
+	}
+	return nil
 }
 
 // Container is the current state of one container of a pod.
@@ -1919,11 +1929,12 @@ var File_microlet_podsync_v1_podsync_proto protoreflect.FileDescriptor
 
 const file_microlet_podsync_v1_podsync_proto_rawDesc = "" +
 	"\n" +
-	"!microlet/podsync/v1/podsync.proto\x12\x13microlet.podsync.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"q\n" +
+	"!microlet/podsync/v1/podsync.proto\x12\x13microlet.podsync.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8b\x01\n" +
 	"\x03Pod\x12\x10\n" +
 	"\x03pod\x18\x01 \x01(\fR\x03pod\x126\n" +
 	"\x06source\x18\x02 \x01(\x0e2\x1e.microlet.podsync.v1.PodSourceR\x06source\x12 \n" +
-	"\vterminating\x18\x03 \x01(\bR\vterminating\"\xc5\x01\n" +
+	"\vterminating\x18\x03 \x01(\bR\vterminating\x12\x18\n" +
+	"\adesired\x18\x04 \x01(\fR\adesired\"\xc5\x01\n" +
 	"\tContainer\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x129\n" +

@@ -67,6 +67,11 @@ func askPodsync[Question, Answer any](ctx context.Context, p *pods, question *Qu
 	return answer, nil
 }
 
+var (
+	errOnlyRoot  = errors.New("only root may ask podsync: use sudo")
+	errNoPodsync = errors.New("podsync is not running")
+)
+
 // explainPods says what an operator can do about a request that failed.
 func explainPods(err error, socket string) error {
 	refusal := status.Convert(err)
@@ -74,18 +79,17 @@ func explainPods(err error, socket string) error {
 	case codes.InvalidArgument, codes.AlreadyExists, codes.NotFound:
 		return errors.New(refusal.Message())
 	case codes.PermissionDenied, codes.Unauthenticated:
-		return fmt.Errorf("only root may ask podsync: use sudo (%s)", refusal.Message())
+		return errOnlyRoot
 	case codes.DeadlineExceeded:
 		return fmt.Errorf("podsync does not answer on %s within %v: see microlet status", socket, podsTimeout)
 	case codes.Unimplemented:
 		return fmt.Errorf("podsync on %s is of an older version, which cannot do this: restart it", socket)
 	}
 	if errors.Is(err, os.ErrNotExist) || refusal.Code() == codes.Unavailable {
-		return fmt.Errorf("podsync is not running: nothing serves %s; start microlet up, or name its --runtime-dir",
-			socket)
+		return fmt.Errorf("%w: nothing serves %s; start microlet up, or name its --runtime-dir", errNoPodsync, socket)
 	}
 	if errors.Is(err, os.ErrPermission) {
-		return fmt.Errorf("only root may ask podsync: use sudo: %w", err)
+		return errOnlyRoot
 	}
 	return fmt.Errorf("ask podsync on %s: %w", socket, err)
 }
@@ -117,12 +121,12 @@ With a cluster, a mirror pod shows it there. Only root may do this.`,
 		}
 		p, err := dialPods(&cfg)
 		if err != nil {
-			return err
+			return errors.Join(judgeUnasked(err, args[0], manifest), err)
 		}
 		defer func() { _ = p.close() }() // what it was for has been answered
 		answer, err := askPodsync(cmd.Context(), p, &podsyncv1.RunPodRequest{Manifest: manifest}, p.runPod(args[0]))
 		if err != nil {
-			return err
+			return errors.Join(judgeUnasked(err, args[0], manifest), err)
 		}
 		did := strings.ToLower(strings.TrimPrefix(answer.GetOutcome().String(), "OUTCOME_"))
 		fmt.Fprintf(cmd.OutOrStdout(), "pod %s %s, uid %s\n", fullName(answer.GetPod()), did, answer.GetPod().GetUid())
@@ -132,6 +136,14 @@ With a cluster, a mirror pod shows it there. Only root may do this.`,
 		return p.awaitReady(cmd.Context(), cmd.OutOrStdout(), answer.GetPod(), timeout)
 	}
 	return cmd
+}
+
+// judgeUnasked is what is wrong with a manifest that podsync could not be asked about, since it does not run.
+func judgeUnasked(err error, name string, manifest []byte) error {
+	if !errors.Is(err, errNoPodsync) {
+		return nil
+	}
+	return judgeStatic(name, manifest)
 }
 
 // runPod is RunPod for a manifest of that name, which an answer about it begins with.
@@ -213,8 +225,11 @@ func completePods(ctx context.Context, cfg *service.Config, namespace string) []
 
 func fullName(p *podsyncv1.LocalPod) string { return p.GetNamespace() + "/" + p.GetName() }
 
-// readManifest reads a file, or the standard input for "-".
-func readManifest(in io.Reader, name string) ([]byte, error) {
+// readManifest reads what podsync is given: a file, or the standard input for "-".
+func readManifest(in io.Reader, name string) ([]byte, error) { return readFile(in, name, maxManifest) }
+
+// readFile reads a file, or the standard input for "-", that is not longer than a limit.
+func readFile(in io.Reader, name string, limit int64) ([]byte, error) {
 	if name != "-" {
 		f, err := os.Open(name)
 		if err != nil {
@@ -223,12 +238,12 @@ func readManifest(in io.Reader, name string) ([]byte, error) {
 		defer f.Close()
 		in = f
 	}
-	data, err := io.ReadAll(io.LimitReader(in, maxManifest+1))
+	data, err := io.ReadAll(io.LimitReader(in, limit+1))
 	switch {
 	case err != nil:
 		return nil, unreadManifest(name, err)
-	case len(data) > maxManifest:
-		return nil, fmt.Errorf("manifest %s: it is longer than %d bytes: run its pods one by one", name, maxManifest)
+	case int64(len(data)) > limit:
+		return nil, fmt.Errorf("manifest %s: it is longer than %d bytes: give its pods in several files", name, limit)
 	case len(data) == 0:
 		return nil, fmt.Errorf("manifest %s: it is empty: give one of a Pod", name)
 	}

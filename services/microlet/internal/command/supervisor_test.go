@@ -121,6 +121,44 @@ func TestStatusExitCode(t *testing.T) {
 	}
 }
 
+func TestStatusOfServices(t *testing.T) {
+	dir := (&fakeUp{processes: []*supervisorv1.Process{
+		process("bus", supervisorv1.State_STATE_READY, 8, time.Second),
+		process("pleg", supervisorv1.State_STATE_READY, 9, -1),
+		process("prober", supervisorv1.State_STATE_READY, 10, -1),
+		process("prober.1", supervisorv1.State_STATE_READY, 11, -1),
+	}}).serve(t)
+	out, err := execute(t, "status", "bus", "prober", "-o", "yaml", "--runtime-dir="+dir)
+	if err != nil || strings.Contains(out, "pleg") || strings.Count(out, "service: prober") != 2 {
+		t.Errorf("%v\n%s", err, out)
+	}
+	got := refused(t, "status", "stats", "--runtime-dir="+dir)
+	if !strings.Contains(got, "stats does not run on this node") {
+		t.Error(got)
+	}
+}
+
+func TestStatusWait(t *testing.T) {
+	u := &fakeUp{processes: []*supervisorv1.Process{process("bus", supervisorv1.State_STATE_BACKOFF, 0, -1)}}
+	dir := u.serve(t)
+	_, err := execute(t, "status", "--wait", "--timeout=1ms", "--runtime-dir="+dir)
+	var exit service.ExitError
+	if !errors.As(err, &exit) || exit.Code != 3 || err.Error() != "not ready: bus" {
+		t.Errorf("after the time: %v", err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := execute(t, "status", "bus", "--wait", "--runtime-dir="+dir)
+		done <- err
+	}()
+	u.mu.Lock()
+	u.processes[0] = process("bus", supervisorv1.State_STATE_READY, 8, time.Second)
+	u.mu.Unlock()
+	if err := <-done; err != nil {
+		t.Errorf("when it is ready: %v", err)
+	}
+}
+
 func TestStatusWide(t *testing.T) {
 	bus := process("bus", supervisorv1.State_STATE_READY, 8, time.Second)
 	bus.Arguments = []string{"bus", "--replica=0"}

@@ -57,6 +57,8 @@ type Admission struct {
 	Containers Judge
 	// Ends returns how a pod is to end at once, nil for a pod that may run: the node shuts down.
 	Ends func(p *v1.Pod) *status.Override
+	// Update returns why the node cannot do what a newer version of a pod needs; empty if it can.
+	Update func(old, newer *v1.Pod) string
 }
 
 // NewHelpers returns what judges which pods may reach for the node agent's own folder and users; without a namespace
@@ -67,7 +69,11 @@ func NewHelpers(namespace, runtimeDir string) Helpers {
 
 // New returns an admission that knows no pods.
 func New(o Options) (*Admission, error) {
-	handlers, err := handlers(o.Kubelet, o.Pressure)
+	features, err := NewDeclaredFeatures(o.Kubelet.DeclaredFeatures(), kubeversion.Version)
+	if err != nil {
+		return nil, err
+	}
+	handlers, err := handlers(o.Kubelet, o.Pressure, features)
 	if err != nil {
 		return nil, err
 	}
@@ -87,21 +93,19 @@ func New(o Options) (*Admission, error) {
 		Recorder:   newRecorder(admitter, o.Helpers, peer.Helpers{Dir: o.HelperRecords}, o.Log),
 		Containers: NewJudge(o.Helpers, o.Runtime),
 		Ends:       ends,
+		Update:     features.Update,
 	}, nil
 }
 
 // handlers are in the kubelet's order: the first that rejects is what the pod shows. That of a shutdown comes next, and
 // ours last.
-func handlers(k *kubeletconfig.Config, under func() []v1.NodeConditionType) ([]Handler, error) {
+func handlers(k *kubeletconfig.Config, under func() []v1.NodeConditionType,
+	features *DeclaredFeatures) ([]Handler, error) {
 	kernel, err := kernelRelease()
 	if err != nil {
 		return nil, err
 	}
 	sysctls, err := NewSysctls(k.Kubelet.AllowedUnsafeSysctls, kernel)
-	if err != nil {
-		return nil, err
-	}
-	features, err := NewDeclaredFeatures(k.DeclaredFeatures(), kubeversion.Version)
 	if err != nil {
 		return nil, err
 	}

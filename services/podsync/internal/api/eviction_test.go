@@ -71,7 +71,8 @@ func TestAnEvictionThatTakesLong(t *testing.T) {
 		"stopping":       {t.Context(), fmt.Errorf("evict: %w", context.DeadlineExceeded), codes.OK, true},
 		"it is given up": {gone, context.DeadlineExceeded, codes.DeadlineExceeded, false},
 	} {
-		got, err := (&evictions{evictor: &evictor{err: c.err}}).Evict(c.ctx, &podsyncv1.EvictRequest{PodUid: "u", Message: "m"})
+		got, err := (&evictions{evictor: &evictor{err: c.err}}).Evict(c.ctx,
+			&podsyncv1.EvictRequest{PodUid: "u", Message: "m"})
 		if status.Code(err) != c.code || got.GetStopping() != c.stopping {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}

@@ -136,7 +136,8 @@ type RuntimeClasses interface {
 
 // PodReporter learns of every pod that a worker has, of what becomes of it, and of its end.
 type PodReporter interface {
-	Pod(p *v1.Pod, source podsyncv1.PodSource, terminating bool)
+	// Pod takes a pod with the resources that are granted, and with those that it asks for.
+	Pod(p, desired *v1.Pod, source podsyncv1.PodSource, terminating bool)
 	Status(uid types.UID, state *pod.State, status *v1.PodStatus)
 	Forget(uid types.UID)
 }
@@ -250,6 +251,8 @@ type Admissions struct {
 	Admission          Admission
 	ContainerAdmission ContainerAdmission
 	Allocation         Allocation
+	// Update returns why the node cannot do what a newer version of a pod needs; empty if it can.
+	Update func(old, newer *v1.Pod) string
 	// Ends returns how a pod is to end at once because the node shuts down; nil for a pod that may run.
 	Ends func(p *v1.Pod) *podstatus.Override
 }
@@ -273,6 +276,8 @@ type Limits struct {
 	Resync time.Duration
 	// Gated are the pod fields that are supported because their feature gate is on: GatedFields.
 	Gated []string
+	// WithoutPodResources leaves the resources of pods as a whole out of their statuses.
+	WithoutPodResources bool
 	// KeepDead is how many dead instances of a container stay; at least 1 does.
 	KeepDead int
 }

@@ -22,6 +22,7 @@ const (
 	reasonFailedMount                    = "FailedMount"
 	reasonFailedMapVolume                = "FailedMapVolume"
 	reasonFailedAttachVolume             = "FailedAttachVolume"
+	reasonFailedNodeDeclaredFeatures     = "FailedNodeDeclaredFeaturesCheck"
 	reasonFailedPostStartHook            = "FailedPostStartHook"
 	reasonFailedPreStopHook              = "FailedPreStopHook"
 	reasonFailedToCreatePodContainer     = "FailedCreatePodContainer"

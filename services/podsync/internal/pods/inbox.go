@@ -40,6 +40,8 @@ func newInbox(p *v1.Pod, allocation Allocation) *inbox {
 // update is how a newer version of a pod differs.
 type update struct {
 	old, pod *v1.Pod
+	// asked is the older version as the source had it.
+	asked *v1.Pod
 	// late: the pod was removed before, and this version is kept for its next worker. first: no earlier one was.
 	late, first bool
 	// decides: it is nothing but other resources, and a decision on them follows at once.
@@ -57,7 +59,7 @@ func (i *inbox) set(p *v1.Pod) update {
 		i.again = p
 		return update{late: true, first: first}
 	}
-	u := update{old: i.pod, decides: i.allocation.Want(p) && onlyResourcesChanged(i.wanted, p)}
+	u := update{old: i.pod, asked: i.wanted, decides: i.allocation.Want(p) && onlyResourcesChanged(i.wanted, p)}
 	i.wanted = p
 	p = i.allocation.Apply(p)
 	i.pod, u.pod = p, p
@@ -176,11 +178,16 @@ func (i *inbox) end() {
 	close(i.stopped)
 }
 
-// publish calls do with what the other services get of the pod's newest version, and whether the pod ends.
-func (i *inbox) publish(do func(p *v1.Pod, ends bool)) {
+// publish calls do with what the other services get of the pod's newest version, and whether the pod ends. desired is
+// the pod with the resources that it asks for.
+func (i *inbox) publish(do func(p, desired *v1.Pod, ends bool)) {
 	i.mu.Lock()
 	defer i.mu.Unlock() // held, so that an older version never comes after a newer one
-	do(forOthers(i.pod, i.ended), i.ending || i.pod.DeletionTimestamp != nil)
+	p, desired := forOthers(i.pod, i.ended), i.wanted
+	if p != i.pod || i.ended {
+		desired = p
+	}
+	do(p, desired, i.ending || i.pod.DeletionTimestamp != nil)
 }
 
 // current returns the pod's newest version, and whether it has ended.

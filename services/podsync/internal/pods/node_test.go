@@ -84,7 +84,7 @@ func newNode(t *testing.T, cri *fake.Runtime) *node {
 		t:         t,
 		cri:       cri,
 		events:    record.NewFakeRecorder(1000),
-		published: &published{pods: map[types.UID]string{}, last: map[types.UID]*v1.Pod{}},
+		published: &published{pods: map[types.UID]string{}, last: map[types.UID]*v1.Pod{}, desired: map[types.UID]*v1.Pod{}},
 		admission: &admissions{
 			reject: map[types.UID]admission.Result{},
 			asked:  map[types.UID]int{},
@@ -127,7 +127,8 @@ func newNode(t *testing.T, cri *fake.Runtime) *node {
 		},
 		Admissions: Admissions{
 			Admission: n.admission, ContainerAdmission: &n.judge, Allocation: n.allocation,
-			Ends: func(p *v1.Pod) *status.Override { return n.ends[p.UID] },
+			Ends:   func(p *v1.Pod) *status.Override { return n.ends[p.UID] },
+			Update: func(_, newer *v1.Pod) string { return newer.Annotations["lacks"] },
 		},
 		Reporting: Reporting{
 			Statuses: n,
@@ -432,12 +433,14 @@ type published struct {
 	mu   sync.Mutex
 	pods map[types.UID]string
 	last map[types.UID]*v1.Pod
+	// desired has the resources that the last version asks for.
+	desired map[types.UID]*v1.Pod
 }
 
-func (n *published) Pod(p *v1.Pod, _ podsyncv1.PodSource, terminating bool) {
+func (n *published) Pod(p, desired *v1.Pod, _ podsyncv1.PodSource, terminating bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.pods[p.UID], n.last[p.UID] = p.Labels["v"], p
+	n.pods[p.UID], n.last[p.UID], n.desired[p.UID] = p.Labels["v"], p, desired
 	if terminating {
 		n.pods[p.UID] += " ends"
 	}

@@ -243,7 +243,12 @@ func (r *reporter) status(p *v1.Pod, state *pod.State) v1.PodStatus {
 		Waiting:     maps.Clone(r.waiting),
 		HostIPs:     r.deps.HostIPs.Known(),
 
-		RecursiveReadOnly: r.deps.RuntimeState.RecursiveReadOnly(p),
+		RecursiveReadOnly:   r.deps.RuntimeState.RecursiveReadOnly(p),
+		WithoutPodResources: r.deps.WithoutPodResources,
+		Resize:              r.deps.Allocation.Conditions(r.uid),
+	}
+	if has, known := r.deps.Allocation.Actuated(r.uid); known {
+		in.Actuated = &has
 	}
 	results := r.deps.probeResults(p)
 	in.Readiness, in.Startup = results.Readiness, results.Startup

@@ -96,6 +96,11 @@ func (w *worker) set(p *v1.Pod) {
 		}
 		return
 	}
+	if lacks := w.deps.Update(u.asked, p); lacks != "" {
+		w.deps.event(p, v1.EventTypeWarning, reasonFailedNodeDeclaredFeatures, "%s", lacks)
+		w.deps.Log.Warn("the node cannot do what a pod's newer version needs", logkey.Pod, podName(p), logkey.PodUID, w.uid,
+			"why", lacks)
+	}
 	p = u.pod
 	if !equalMaps(u.old.Labels, p.Labels) || !equalMaps(u.old.Annotations, p.Annotations) {
 		w.mounts.markStale() // volumes may show them
@@ -290,7 +295,7 @@ func (w *worker) traced(ctx context.Context, p *v1.Pod, name string, do func(con
 
 // publish puts the pod's newest version on the bus for the other services.
 func (w *worker) publish() {
-	w.inbox.publish(func(p *v1.Pod, ends bool) { w.deps.Reporter.Pod(p, w.source, ends) })
+	w.inbox.publish(func(p, desired *v1.Pod, ends bool) { w.deps.Reporter.Pod(p, desired, w.source, ends) })
 }
 
 // hasReported reports whether the pod's state was reported since podsync started. A pod that is gone has nothing to

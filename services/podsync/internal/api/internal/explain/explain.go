@@ -17,6 +17,7 @@ import (
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
+	"github.com/microlet/microlet/services/podsync/internal/allocation"
 	"github.com/microlet/microlet/services/podsync/internal/pods"
 	"github.com/microlet/microlet/services/podsync/internal/probes/results"
 	"github.com/microlet/microlet/services/podsync/internal/sources"
@@ -43,6 +44,11 @@ type Probes interface {
 	Of(uid types.UID) results.Results
 }
 
+// Allocation knows which resources pods have; see allocation.Allocation.
+type Allocation interface {
+	Explain(uid types.UID) (allocation.Explanation, bool)
+}
+
 // Pulls know which pulls have to wait; see images.Puller.
 type Pulls interface {
 	BackOff(uid types.UID, image string) (until time.Time, lastError string, ok bool)
@@ -65,6 +71,7 @@ type Deps struct {
 	Statuses   Statuses
 	Probes     Probes
 	Pulls      Pulls
+	Allocation Allocation
 	Judge      Judge
 }
 

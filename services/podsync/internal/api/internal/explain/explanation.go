@@ -26,6 +26,7 @@ func (s *Server) explain(w *pods.Standing) (*podsyncv1.PodExplanation, error) {
 			Began: timestamp(w.Began), Next: timestamp(w.Next), FailedStep: w.FailedStep, Error: w.Error,
 			Failures: int32(w.Failures),
 		},
+		Resize: s.resize(w),
 	}
 	if last, ok := s.d.Statuses.Last(p.UID); ok {
 		var err error
