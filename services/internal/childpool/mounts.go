@@ -1,0 +1,105 @@
+package childpool
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+
+	"github.com/microlet/microlet/services/internal/logkey"
+)
+
+// Lane is a file system, whose calls share what they may have of a Pool. A device has one lane, wherever it is mounted.
+type Lane struct {
+	major, minor int
+	// server is that of an export that is not mounted, or is not any more.
+	server string
+}
+
+// mountPoints has the file system of each mount point.
+type mountPoints map[string]Lane
+
+// of returns the mount point that a path is below, and its file system. It does not follow links, since that would
+// touch them. Of an export that is to be mounted, such as "server:/export", it returns the server.
+func (m mountPoints) of(path string) (point string, lane Lane) {
+	if !filepath.IsAbs(path) {
+		server, _, _ := strings.Cut(path, ":/")
+		return server, Lane{server: server}
+	}
+	for point = filepath.Clean(path); ; point = filepath.Dir(point) {
+		if lane, ok := m[point]; ok || point == "/" {
+			return point, lane
+		}
+	}
+}
+
+// mounts is the list of mount points, which is at most mountsAge old. The pool's lock is held.
+type mounts struct {
+	list func() (mountPoints, error)
+	log  *slog.Logger
+	last mountPoints
+	read time.Time
+}
+
+// mountsAge is how old the list may be: it costs a millisecond on a node with many pods.
+const mountsAge = time.Second
+
+// points returns the list, and when it was read. It is empty if it could never be read.
+func (m *mounts) points() (mountPoints, time.Time) {
+	if m.read.IsZero() || time.Since(m.read) >= mountsAge {
+		points, err := m.list()
+		if err == nil {
+			m.last = points
+		} else {
+			m.log.Warn("calls on volumes are shared out among file systems by an old list of mounts", logkey.Err, err)
+		}
+		m.read = time.Now()
+	}
+	return m.last, m.read
+}
+
+// kernelMounts is the kernel's list of what this process sees. The kernel answers even if the file systems do not.
+type kernelMounts struct {
+	file *os.File
+	last mountPoints
+}
+
+// read returns the list. It reads it only if it has changed.
+func (k *kernelMounts) read() (mountPoints, error) {
+	if k.file == nil {
+		// The descriptor blocks, so that Go's own poller leaves it alone: a change is said once.
+		fd, err := unix.Open("/proc/self/mountinfo", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return nil, fmt.Errorf("list mounts: %w", err)
+		}
+		k.file = os.NewFile(uintptr(fd), "/proc/self/mountinfo")
+	}
+	if k.last != nil && !k.changed() {
+		return k.last, nil
+	}
+	k.last = nil
+	_, err := k.file.Seek(0, io.SeekStart)
+	list, parseErr := mountinfo.GetMountsFromReader(k.file, nil)
+	if err := errors.Join(err, parseErr); err != nil {
+		return nil, fmt.Errorf("list mounts: %w", err)
+	}
+	k.last = make(mountPoints, len(list))
+	for _, m := range list { // of several on one point the last is seen
+		k.last[m.Mountpoint] = Lane{major: m.Major, minor: m.Minor}
+	}
+	return k.last, nil
+}
+
+// changed reports whether the list has changed since it was asked last. See proc_pid_mounts(5).
+func (k *kernelMounts) changed() bool {
+	polled := []unix.PollFd{{Fd: int32(k.file.Fd()), Events: unix.POLLPRI}}
+	n, err := unix.Poll(polled, 0)
+	return n != 0 || err != nil
+}
