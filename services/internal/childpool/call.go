@@ -18,7 +18,7 @@ var (
 )
 
 // ask asks the child, and returns its answer unless that takes too long.
-func (p *Pool) ask(ctx context.Context, l *lease, w *child) (json.RawMessage, error) {
+func (p *Pool) ask(ctx context.Context, l *lease, w *Child) (json.RawMessage, error) {
 	answers := make(chan reply, 1)
 	go func() { answers <- w.ask(p.watch(ctx, l), &l.Call) }() // ends at the latest when the socket is closed
 	patience := time.NewTimer(l.Patience)
@@ -38,7 +38,7 @@ func (p *Pool) ask(ctx context.Context, l *lease, w *child) (json.RawMessage, er
 		return nil, p.abandon(l, w, l.fail(fmt.Sprintf("has not answered for %s", l.Patience), ErrHangs))
 	case <-ctx.Done():
 	}
-	_ = w.conn.CloseWrite() // cancels the operation; if that fails the child has ended
+	_ = w.Conn.CloseWrite() // cancels the operation; if that fails the child has ended
 	timer := time.NewTimer(leave)
 	defer timer.Stop()
 	var err error
@@ -56,17 +56,17 @@ type reply struct {
 	lost error
 }
 
-func (w *child) ask(ctx context.Context, c *Call) (r reply) {
+func (w *Child) ask(ctx context.Context, c *Call) (r reply) {
 	within := c.Patience
 	if deadline, ok := ctx.Deadline(); ok {
 		within = min(within, time.Until(deadline))
 	}
 	// The parent gives up first, and says why.
 	q := request{Call: *c, Within: within + leave}
-	r.lost = writeMessage(w.conn, &q)
+	r.lost = writeMessage(w.Conn, &q)
 	for r.lost == nil {
 		r.answer = answer{}
-		r.lost = readMessage(w.conn, &r.answer)
+		r.lost = readMessage(w.Conn, &r.answer)
 		if r.Progress == nil {
 			break
 		}
@@ -86,22 +86,22 @@ func (p *Pool) watch(ctx context.Context, l *lease) context.Context {
 }
 
 // abandon kills the child. If that does not end it, the lease hangs until it does. It returns the cause.
-func (p *Pool) abandon(l *lease, w *child, cause error) error {
+func (p *Pool) abandon(l *lease, w *Child, cause error) error {
 	w.end()
 	timer := time.NewTimer(leave)
 	defer timer.Stop()
 	select {
-	case <-w.ended:
+	case <-w.Ended:
 		p.exit(l)
 		return cause
 	case <-timer.C:
 	}
 	p.hang(l)
-	log := p.log.With(logkey.Path, l.Path, "operation", l.Operation, logkey.PID, w.pid)
+	log := p.log.With(logkey.Path, l.Path, "operation", l.Operation, logkey.PID, w.PID)
 	log.Error("call on a volume hangs in the kernel: its process is left behind")
 	// The goroutine ends with the child, when the kernel lets go of it.
 	go func() {
-		<-w.ended
+		<-w.Ended
 		p.exit(l)
 		log.Info("call on a volume that hung has ended")
 	}()
@@ -119,7 +119,7 @@ func (p *Pool) hang(l *lease) {
 }
 
 // finish leaves the child to the next call.
-func (p *Pool) finish(l *lease, w *child) {
+func (p *Pool) finish(l *lease, w *Child) {
 	if l.session {
 		p.rest(l)
 		return

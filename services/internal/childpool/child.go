@@ -8,37 +8,42 @@ import (
 	"github.com/microlet/microlet/services/internal/childprocess"
 )
 
-// child is a child as its parent sees it.
-type child struct {
-	conn  socket
-	kill  func()
-	ended <-chan struct{}
-	pid   int
+// Child is a child as its parent sees it.
+type Child struct {
+	// Conn is the parent's end of the socket pair. The child ends when it is closed.
+	Conn Socket
+	// Kill ends the child as soon as the kernel lets it end.
+	Kill func()
+	// Ended is closed when the child has ended.
+	Ended <-chan struct{}
+	PID   int
+
 	// rest ends the child when it is idle for long.
 	rest *time.Timer
 }
 
-type socket interface {
+// Socket is an end of a socket pair.
+type Socket interface {
 	io.ReadWriteCloser
 	CloseWrite() error
 }
 
-func startProgram(program *childprocess.Program) (*child, error) {
+func startProgram(program *childprocess.Program) (*Child, error) {
 	c, err := program.Start()
 	if err != nil {
 		return nil, err
 	}
-	return &child{conn: c.Conn, kill: c.Kill, ended: c.Done(), pid: c.PID()}, nil
+	return &Child{Conn: c.Conn, Kill: c.Kill, Ended: c.Done(), PID: c.PID()}, nil
 }
 
 // end kills the child, and waits for nothing.
-func (w *child) end() {
-	w.kill()
-	_ = w.conn.Close() // nothing is to be lost on it any more
+func (w *Child) end() {
+	w.Kill()
+	_ = w.Conn.Close() // nothing is to be lost on it any more
 }
 
 // child returns an idle child or starts one, for a lease that counts already.
-func (p *Pool) child() (*child, error) {
+func (p *Pool) child() (*Child, error) {
 	p.mu.Lock()
 	if last := len(p.idle) - 1; last >= 0 {
 		w := p.idle[last]
@@ -56,18 +61,18 @@ func (p *Pool) child() (*child, error) {
 	w.rest.Stop()
 	// The goroutine ends with the child. If the child hangs, that is when the kernel lets go of it.
 	go func() {
-		<-w.ended
+		<-w.Ended
 		p.dismiss(w) // it may have been killed while it was idle
 	}()
 	return w, nil
 }
 
 // keep makes a child that has answered idle.
-func (p *Pool) keep(w *child) {
+func (p *Pool) keep(w *Child) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed || len(p.idle) >= p.bounds.Quick {
-		_ = w.conn.Close() // which ends the child
+		_ = w.Conn.Close() // which ends the child
 		return
 	}
 	p.idle = append(p.idle, w)
@@ -75,11 +80,11 @@ func (p *Pool) keep(w *child) {
 }
 
 // dismiss ends a child that is idle.
-func (p *Pool) dismiss(w *child) {
+func (p *Pool) dismiss(w *Child) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if i := slices.Index(p.idle, w); i >= 0 {
 		p.idle = slices.Delete(p.idle, i, i+1)
-		_ = w.conn.Close()
+		_ = w.Conn.Close()
 	}
 }

@@ -304,6 +304,14 @@ func (p *Pool) Room(path string) bool {
 	return p.count().full(l) == nil
 }
 
+// Spare is how many children have no slow call, those that may still be started included.
+func (p *Pool) Spare() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := p.count()
+	return n.bounds.Children - n.left - (n.all.all.calls - n.quick.calls)
+}
+
 // Lane returns the file system that a path is on.
 func (p *Pool) Lane(path string) Lane {
 	p.mu.Lock()

@@ -201,7 +201,7 @@ func TestCallsBeyondTheShareOfAFileSystemWait(t *testing.T) {
 func TestWithoutTheListOfMountsCallsGoOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.mounts.list = func() (mountPoints, error) { return nil, errors.New("no list") }
+		w.mounts.list = func() (MountPoints, error) { return nil, errors.New("no list") }
 		ctx, cancel := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		for i := range perFileSystem {
@@ -221,11 +221,11 @@ func TestWithoutTheListOfMountsCallsGoOn(t *testing.T) {
 func TestADeviceHasOneLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newNode(t)
-		hung := mountPoints{"/": {major: 8}}
+		hung := MountPoints{"/": {Major: 8}}
 		for i := range 2 * perFileSystem {
-			hung[fmt.Sprintf("/hung/%d", i)] = Lane{minor: 50}
+			hung[fmt.Sprintf("/hung/%d", i)] = Lane{Minor: 50}
 		}
-		w.mounts.list = func() (mountPoints, error) { return hung, nil }
+		w.mounts.list = func() (MountPoints, error) { return hung, nil }
 		var all sync.WaitGroup
 		for i := range 2 * perFileSystem {
 			all.Go(func() {

@@ -43,10 +43,10 @@ func (l *lease) fail(what string, cause error) error {
 
 // place finds out which file system the call is on, by a list of mount points and when it was read. Once the call runs,
 // what is mounted over its path may come onto the list. What goes off the list may be what it hangs on.
-func (l *lease) place(points mountPoints, read time.Time) {
+func (l *lease) place(points MountPoints, read time.Time) {
 	switch {
 	case l.On != "":
-		l.point, l.lane = l.On, Lane{server: l.On}
+		l.point, l.lane = l.On, Lane{Server: l.On}
 	case !l.looked.Equal(read):
 		if point, lane := points.of(l.Path); !l.runs || l.looked.IsZero() || len(point) > len(l.point) {
 			l.point, l.lane = point, lane

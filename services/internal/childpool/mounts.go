@@ -18,20 +18,20 @@ import (
 
 // Lane is a file system, whose calls share what they may have of a Pool. A device has one lane, wherever it is mounted.
 type Lane struct {
-	major, minor int
-	// server is that of an export that is not mounted, or is not any more.
-	server string
+	Major, Minor int
+	// Server is that of an export that is not mounted, or is not any more.
+	Server string
 }
 
-// mountPoints has the file system of each mount point.
-type mountPoints map[string]Lane
+// MountPoints have the file system of each mount point.
+type MountPoints map[string]Lane
 
 // of returns the mount point that a path is below, and its file system. It does not follow links, since that would
 // touch them. Of an export that is to be mounted, such as "server:/export", it returns the server.
-func (m mountPoints) of(path string) (point string, lane Lane) {
+func (m MountPoints) of(path string) (point string, lane Lane) {
 	if !filepath.IsAbs(path) {
 		server, _, _ := strings.Cut(path, ":/")
-		return server, Lane{server: server}
+		return server, Lane{Server: server}
 	}
 	for point = filepath.Clean(path); ; point = filepath.Dir(point) {
 		if lane, ok := m[point]; ok || point == "/" {
@@ -42,9 +42,9 @@ func (m mountPoints) of(path string) (point string, lane Lane) {
 
 // mounts is the list of mount points, which is at most mountsAge old. The pool's lock is held.
 type mounts struct {
-	list func() (mountPoints, error)
+	list func() (MountPoints, error)
 	log  *slog.Logger
-	last mountPoints
+	last MountPoints
 	read time.Time
 }
 
@@ -52,7 +52,7 @@ type mounts struct {
 const mountsAge = time.Second
 
 // points returns the list, and when it was read. It is empty if it could never be read.
-func (m *mounts) points() (mountPoints, time.Time) {
+func (m *mounts) points() (MountPoints, time.Time) {
 	if m.read.IsZero() || time.Since(m.read) >= mountsAge {
 		points, err := m.list()
 		if err == nil {
@@ -68,11 +68,11 @@ func (m *mounts) points() (mountPoints, time.Time) {
 // kernelMounts is the kernel's list of what this process sees. The kernel answers even if the file systems do not.
 type kernelMounts struct {
 	file *os.File
-	last mountPoints
+	last MountPoints
 }
 
 // read returns the list. It reads it only if it has changed.
-func (k *kernelMounts) read() (mountPoints, error) {
+func (k *kernelMounts) read() (MountPoints, error) {
 	if k.file == nil {
 		// The descriptor blocks, so that Go's own poller leaves it alone: a change is said once.
 		fd, err := unix.Open("/proc/self/mountinfo", unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -90,9 +90,9 @@ func (k *kernelMounts) read() (mountPoints, error) {
 	if err := errors.Join(err, parseErr); err != nil {
 		return nil, fmt.Errorf("list mounts: %w", err)
 	}
-	k.last = make(mountPoints, len(list))
+	k.last = make(MountPoints, len(list))
 	for _, m := range list { // of several on one point the last is seen
-		k.last[m.Mountpoint] = Lane{major: m.Major, minor: m.Minor}
+		k.last[m.Mountpoint] = Lane{Major: m.Major, Minor: m.Minor}
 	}
 	return k.last, nil
 }

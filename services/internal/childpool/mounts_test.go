@@ -9,12 +9,12 @@ import (
 )
 
 // listOf is a list of mounts, of which each is of a file system of its own.
-func listOf(points ...string) func() (mountPoints, error) {
-	list := mountPoints{}
+func listOf(points ...string) func() (MountPoints, error) {
+	list := MountPoints{}
 	for i, point := range points {
-		list[point] = Lane{minor: 1 + i}
+		list[point] = Lane{Minor: 1 + i}
 	}
-	return func() (mountPoints, error) { return list, nil }
+	return func() (MountPoints, error) { return list, nil }
 }
 
 func TestMountPoint(t *testing.T) {
@@ -27,7 +27,7 @@ func TestMountPoint(t *testing.T) {
 		if got != want {
 			t.Errorf("%s is on %s, want %s", path, got, want)
 		}
-		if filepath.IsAbs(path) && lane != list[want] || !filepath.IsAbs(path) && lane != (Lane{server: want}) {
+		if filepath.IsAbs(path) && lane != list[want] || !filepath.IsAbs(path) && lane != (Lane{Server: want}) {
 			t.Errorf("%s has the lane %v", path, lane)
 		}
 	}
@@ -62,7 +62,7 @@ func TestKernelMounts(t *testing.T) {
 	if err := unix.Stat(dir, &stat); err != nil {
 		t.Fatal(err)
 	}
-	want := Lane{major: int(unix.Major(stat.Dev)), minor: int(unix.Minor(stat.Dev))}
+	want := Lane{Major: int(unix.Major(stat.Dev)), Minor: int(unix.Minor(stat.Dev))}
 	if point, lane := list.of(filepath.Join(dir, "a")); point != dir || lane != want {
 		t.Errorf("what was mounted at %s is at %s, %v, want %v", dir, point, lane, want)
 	}

@@ -53,9 +53,12 @@ type Options struct {
 	// Log gets what goes wrong. Default: slog's.
 	Log *slog.Logger
 
-	start     func() (*child, error) // Program's
+	// Start starts a child. Default: the Program's.
+	Start func() (*Child, error)
+	// Mounts lists what is mounted. Default: the kernel's list.
+	Mounts func() (MountPoints, error)
+
 	countLeft func() int
-	mounts    func() (mountPoints, error)
 }
 
 // Pool runs operations in children, which it starts as they are needed. It is safe for concurrent use.
@@ -63,7 +66,7 @@ type Pool struct {
 	bounds Bounds
 	own    []string
 	log    *slog.Logger
-	start  func() (*child, error)
+	start  func() (*Child, error)
 
 	paths keylock.Locks[string]
 
@@ -72,7 +75,7 @@ type Pool struct {
 	// leases are the calls that have their paths, and the sessions. entered is how many there have been.
 	leases  map[*lease]bool
 	entered uint64
-	idle    []*child
+	idle    []*Child
 	// left counts the children of earlier processes that hang.
 	left      int
 	countLeft func() int
@@ -87,17 +90,17 @@ func New(o Options) *Pool {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	if o.start == nil {
-		o.start = func() (*child, error) { return startProgram(o.Program) }
+	if o.Start == nil {
+		o.Start = func() (*Child, error) { return startProgram(o.Program) }
 	}
 	if o.countLeft == nil && o.Earlier {
 		o.countLeft = func() int { return leftBehind("/proc", o.Program.ShortName()) }
 	}
-	if o.mounts == nil {
-		o.mounts = (&kernelMounts{}).read
+	if o.Mounts == nil {
+		o.Mounts = (&kernelMounts{}).read
 	}
-	p := &Pool{bounds: o.Bounds, log: o.Log, start: o.start, own: o.Own, countLeft: o.countLeft,
-		mounts: mounts{list: o.mounts, log: o.Log}, leases: map[*lease]bool{}}
+	p := &Pool{bounds: o.Bounds, log: o.Log, start: o.Start, own: o.Own, countLeft: o.countLeft,
+		mounts: mounts{list: o.Mounts, log: o.Log}, leases: map[*lease]bool{}}
 	if p.countLeft != nil {
 		p.left = p.countLeft()
 	}
@@ -139,7 +142,7 @@ func (p *Pool) Close() {
 	p.closed = true
 	for _, w := range p.idle {
 		w.rest.Stop()
-		_ = w.conn.Close() // which ends the child
+		_ = w.Conn.Close() // which ends the child
 	}
 	p.idle = nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -15,6 +14,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/microlet/microlet/services/internal/testing/childtest"
 )
 
 // What the tests' pools may have.
@@ -69,23 +70,13 @@ func (w *world) released(path string) chan struct{} {
 	return w.release[path]
 }
 
-// end is one end of a socket pair.
-type end struct {
-	*io.PipeReader
-	*io.PipeWriter
-}
-
-func (e end) Close() error      { return errors.Join(e.PipeReader.Close(), e.PipeWriter.Close()) }
-func (e end) CloseWrite() error { return e.PipeWriter.Close() }
-
-func (w *world) start() (*child, error) {
+func (w *world) start() (*Child, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.started++
 	w.alive++
-	inR, inW := io.Pipe()
-	outR, outW := io.Pipe()
-	own, ended := end{inR, outW}, make(chan struct{})
+	parent, own := childtest.Pipe()
+	ended := make(chan struct{})
 	table := Table{}
 	var left []chan struct{}
 	Handle(table, touch, func(ctx context.Context, path string) (string, error) {
@@ -96,7 +87,7 @@ func (w *world) start() (*child, error) {
 	})
 	go func() {
 		defer close(ended)
-		_ = serve(own, table)
+		_ = Serve(own, table)
 		_ = own.Close()
 		for _, release := range left { // the kernel keeps the child for its threads
 			<-release
@@ -105,7 +96,7 @@ func (w *world) start() (*child, error) {
 		w.alive--
 		w.mu.Unlock()
 	}()
-	return &child{conn: end{outR, inW}, kill: func() { _ = own.Close() }, ended: ended, pid: w.started}, nil
+	return &Child{Conn: parent, Kill: func() { _ = own.Close() }, Ended: ended, PID: w.started}, nil
 }
 
 // newWorld is of virtual time.
@@ -118,8 +109,8 @@ func newWorld(t *testing.T) *world {
 func worldAfter(t *testing.T, before int) *world {
 	t.Helper()
 	w := &world{release: map[string]chan struct{}{}, before: before}
-	w.Pool = New(Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), start: w.start,
-		countLeft: w.leftBefore, mounts: everyFolder})
+	w.Pool = New(Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Start: w.start,
+		countLeft: w.leftBefore, Mounts: everyFolder})
 	return w
 }
 
@@ -130,7 +121,7 @@ func (w *world) leftBefore() int {
 }
 
 // everyFolder has a file system of its own.
-func everyFolder() (mountPoints, error) {
+func everyFolder() (MountPoints, error) {
 	var points []string
 	for i := range 2 * maxChildren {
 		points = append(points, fmt.Sprintf("/hung/%d", i))

@@ -26,7 +26,7 @@ func Program(name string, operations func() Table, env ...string) *childprocess.
 			if err := childprocess.KeepPrivate(); err != nil {
 				return err
 			}
-			return serve(socket, table)
+			return Serve(socket, table)
 		},
 	}
 }
@@ -42,12 +42,12 @@ func Leave(ctx context.Context) {
 	}
 }
 
-// serve runs operations one by one, until the other end asks for no more. That ends the operation's context.
-func serve(conn io.ReadWriter, operations Table) error {
+// Serve runs operations one by one, until the other end asks for no more. That ends the operation's context.
+func Serve(conn io.ReadWriter, operations Table) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	requests, failed := make(chan request), make(chan error, 1)
-	go func() { // ends with the process, which ends with serve
+	go func() { // ends with the process, which ends with Serve
 		for {
 			var q request
 			if err := readMessage(conn, &q); err != nil {

@@ -11,7 +11,7 @@ import (
 type Session struct {
 	pool  *Pool
 	lease *lease
-	child *child
+	child *Child
 }
 
 // Session returns a session. It waits for nothing: if there are as many children as there may be, it fails with
@@ -33,14 +33,21 @@ func (p *Pool) Session() (*Session, error) {
 	return &Session{pool: p, lease: l, child: w}, nil
 }
 
-// Run runs the operation at once, whatever else runs. See Room.
+// Take has the session's next call, on this path, count from now on.
+func (s *Session) Take(path string) { s.begin(Call{Path: path}) }
+
+// Run runs the operation at once, whatever else runs. See Pool.Room.
 func (s *Session) Run(ctx context.Context, c Call) (json.RawMessage, error) {
+	s.begin(c)
+	return s.pool.ask(ctx, s.lease, s.child)
+}
+
+func (s *Session) begin(c Call) {
 	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
 	s.lease.Call, s.lease.looked = c, time.Time{}
 	s.lease.place(s.pool.mounts.points())
 	s.lease.begin()
-	s.pool.mu.Unlock()
-	return s.pool.ask(ctx, s.lease, s.child)
 }
 
 // Lane returns the file system that the last call was on.
@@ -61,13 +68,13 @@ func (s *Session) Keep() {
 func (s *Session) End() {
 	s.child.end()
 	go func() { // ends with the child
-		<-s.child.ended
+		<-s.child.Ended
 		s.pool.exit(s.lease)
 	}()
 }
 
 // Ended is closed when the child has ended.
-func (s *Session) Ended() <-chan struct{} { return s.child.ended }
+func (s *Session) Ended() <-chan struct{} { return s.child.Ended }
 
 // rest says that no call is under way.
 func (p *Pool) rest(l *lease) {

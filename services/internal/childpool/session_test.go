@@ -56,6 +56,10 @@ func TestRoom(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		s.Take("/hung")
+		if w.Room("/hung") {
+			t.Error("room beside a call that is about to run")
+		}
 		result := make(chan error, 1)
 		go func() {
 			_, err := touch.Do(t.Context(), s, "/hung", "/hung")
