@@ -27,67 +27,71 @@ func (t *tally) add(l *lease) {
 	}
 }
 
-// tallies count all calls somewhere, and those that take long.
-type tallies struct{ all, long tally }
+// crowd are calls that run in one place, and how many may. Those that take long count apart: half as many may run.
+type crowd struct {
+	where     string
+	most      int
+	all, long tally
+}
 
-func (t *tallies) add(l *lease) {
-	t.all.add(l)
+func (c *crowd) add(l *lease) {
+	c.all.add(l)
 	if l.Long {
-		t.long.add(l)
+		c.long.add(l)
 	}
 }
 
-// full returns the calls that leave no room for another one, where most may run, or nil.
-func (t *tallies) full(long bool, most int, where string) *crowd {
+// obstacle are calls that leave no room for another one.
+type obstacle struct {
+	tally
+	// where says where they run. long is set if only calls that take long count.
+	where string
+	long  bool
+}
+
+const (
+	quick      = ""
+	everywhere = "on all file systems"
+)
+
+// full returns the calls that leave no room for another one, or nil.
+func (c *crowd) full(long bool) *obstacle {
 	switch {
-	case t.all.calls >= most:
-		return &crowd{tally: t.all, where: where}
-	case long && t.long.calls >= max(most/2, 1):
-		return &crowd{tally: t.long, where: where, long: true}
+	case c.all.calls >= c.most:
+		return &obstacle{c.all, c.where, false}
+	case long && c.long.calls >= max(c.most/2, 1):
+		return &obstacle{c.long, c.where, true}
 	}
 	return nil
 }
 
-// crowd are calls that leave no room for another one.
-type crowd struct {
-	tally
-	// where says where they run: empty for the quick ones. long is set if only calls that take long count.
-	where string
-	long  bool
-	// children says that they have all children.
-	children bool
-}
+// noChild says that they have all children.
+func (o *obstacle) noChild() bool { return o.where == everywhere && !o.long }
 
-func (c *crowd) String() string {
-	calls := fmt.Sprintf("%d other calls", c.calls)
+func (o *obstacle) String() string {
+	calls := fmt.Sprintf("%d other calls", o.calls)
 	switch {
-	case c.children:
-		return fmt.Sprintf("all %d processes for calls on volumes are in use, and %d of them hang", c.calls, c.hung)
-	case c.long:
-		calls += " that take long " + c.where
-	case c.where != "":
-		calls += " " + c.where
+	case o.noChild():
+		return fmt.Sprintf("all %d processes for calls on volumes are in use, and %d of them hang", o.calls, o.hung)
+	case o.long:
+		calls += " that take long " + o.where
+	case o.where != quick:
+		calls += " " + o.where
 	}
-	switch c.hung {
+	switch o.hung {
 	case 0:
 		return calls + " are under way"
-	case c.calls:
+	case o.calls:
 		return calls + " do not answer"
 	}
-	return fmt.Sprintf("%s are under way, and %d of them do not answer", calls, c.hung)
+	return fmt.Sprintf("%s are under way, and %d of them do not answer", calls, o.hung)
 }
 
-// census counts what runs at one moment.
+// census counts what has a child at one moment.
 type census struct {
-	bounds Bounds
-	// left are children of earlier processes.
-	left int
-	// children are those of calls and sessions, and hung those of them that hang.
-	children, hung int
-	quick          tally
-	all, foreign   tallies
+	quick, foreign, all crowd
 	// lanes, own and owners are empty if there are so few calls that no lane can be full.
-	lanes  map[Lane]*tallies
+	lanes  map[Lane]*crowd
 	own    map[Lane]bool
 	owners map[ownerLane]int
 }
@@ -100,37 +104,29 @@ type ownerLane struct {
 
 // count takes the census. The lock is held.
 func (p *Pool) count() *census {
-	n := &census{bounds: p.bounds}
-	now, waiting := time.Now(), 0
+	n := &census{
+		quick: crowd{where: quick, most: p.bounds.Quick}, all: crowd{where: everywhere, most: p.bounds.Children},
+		foreign: crowd{where: "on file systems that are not the node's own"},
+	}
+	now := time.Now()
 	for l := range p.leases {
-		switch {
-		case l.runs:
-			n.add(l, now)
-		case l.session:
-			n.children++
-		default:
-			waiting++
+		n.all.add(l)
+		if l.runs && now.Sub(l.began) < p.bounds.Slow {
+			n.quick.all.add(l)
 		}
 	}
-	if n.all.all.calls+waiting > p.bounds.Lane/2 || p.left > 0 {
+	if n.all.all.calls+len(p.waiting) > p.bounds.Lane/2 || p.left > 0 {
 		p.countLanes(n)
 	}
-	if p.left > 0 && (n.children+p.left >= p.bounds.Children || n.foreign.all.calls+p.left >= p.bounds.Foreign) {
+	if p.left > 0 && (n.all.all.calls+p.left >= p.bounds.Children || n.foreign.all.calls+p.left >= p.bounds.Foreign) {
 		p.left = p.countLeft()
 	}
-	n.left = p.left
+	// What an earlier process has left behind most likely hangs on a foreign file system.
+	n.foreign.most = max(p.bounds.Foreign, p.left+1)
+	for _, c := range []*crowd{&n.foreign, &n.all} {
+		c.all.calls, c.all.hung = c.all.calls+p.left, c.all.hung+p.left
+	}
 	return n
-}
-
-func (n *census) add(l *lease, now time.Time) {
-	n.children++
-	if l.hangs {
-		n.hung++
-	}
-	n.all.add(l)
-	if now.Sub(l.began) < n.bounds.Slow {
-		n.quick.add(l)
-	}
 }
 
 // countLanes counts what runs on which file system.
@@ -139,69 +135,52 @@ func (p *Pool) countLanes(n *census) {
 	if len(points) == 0 {
 		return
 	}
-	n.lanes, n.own, n.owners = map[Lane]*tallies{}, map[Lane]bool{}, map[ownerLane]int{}
+	n.lanes, n.own, n.owners = map[Lane]*crowd{}, map[Lane]bool{}, map[ownerLane]int{}
 	for _, path := range p.own {
 		_, lane := points.of(path)
 		n.own[lane] = true
 	}
+	for l := range p.waiting {
+		l.place(points, read)
+	}
 	for l := range p.leases {
 		l.place(points, read)
-		if l.runs {
-			n.addLane(l)
+		if !l.runs {
+			continue
 		}
-	}
-}
-
-func (n *census) addLane(l *lease) {
-	if n.lanes[l.lane] == nil {
-		n.lanes[l.lane] = &tallies{}
-	}
-	n.lanes[l.lane].add(l)
-	if !n.own[l.lane] {
-		n.foreign.add(l)
-	}
-	if l.Long {
-		n.owners[ownerLane{l.owner, l.lane}]++
+		if n.lanes[l.lane] == nil {
+			n.lanes[l.lane] = &crowd{where: "on the file system at " + l.point, most: p.bounds.Lane}
+		}
+		n.lanes[l.lane].add(l)
+		if len(n.own) > 0 && !n.own[l.lane] {
+			n.foreign.add(l)
+		}
+		if l.Long {
+			n.owners[ownerLane{l.owner, l.lane}]++
+		}
 	}
 }
 
 // full returns the calls that leave no room for another one, or nil if there is room. A file system that hangs must not
 // use up the children, however many of its paths are tried. Nor must calls that take long.
-func (n *census) full(l *lease) *crowd {
-	if n.quick.calls >= n.bounds.Quick {
-		return &crowd{tally: n.quick}
+func (n *census) full(l *lease) *obstacle {
+	if full := n.quick.full(false); full != nil {
+		return full
 	}
 	if same := n.lanes[l.lane]; same != nil {
-		if full := same.full(l.Long, n.bounds.Lane, "on the file system at "+l.point); full != nil {
+		if full := same.full(l.Long); full != nil {
 			return full
 		}
 	}
 	if len(n.own) > 0 && !n.own[l.lane] {
-		// Children that an earlier process has left behind most likely hang on such file systems.
-		most := max(n.bounds.Foreign-n.left, 1)
-		full := n.foreign.full(l.Long, most, "on file systems that are not the node's own")
-		if full != nil && !full.long {
-			full.calls, full.hung = full.calls+n.left, full.hung+n.left
-		}
-		if full != nil {
+		if full := n.foreign.full(l.Long); full != nil {
 			return full
 		}
 	}
-	if l.Long && n.all.long.calls >= n.bounds.Children/2 {
-		return &crowd{tally: n.all.long, where: "on all file systems", long: true}
+	if l.session { // it has a child
+		return nil
 	}
-	return nil
-}
-
-// obstacle is why a call cannot run that needs a child, or nil.
-func (n *census) obstacle(l *lease) *crowd {
-	if full := n.full(l); full != nil {
-		return full
-	}
-	if n.children+n.left >= n.bounds.Children {
-		return &crowd{tally: tally{calls: n.bounds.Children, hung: n.hung + n.left}, children: true}
-	}
-	return nil
+	return n.all.full(l.Long)
 }
 
 // before orders the calls that wait. Of those that take long, one of the namespace that has the fewest on a file system
@@ -210,21 +189,28 @@ func (n *census) before(a, b *lease) bool {
 	return cmp.Or(cmp.Compare(n.running(a), n.running(b)), cmp.Compare(a.number, b.number)) < 0
 }
 
-func (n *census) running(l *lease) int { return n.owners[ownerLane{l.owner, l.lane}] }
+func (n *census) running(l *lease) int {
+	if !l.Long {
+		return 0
+	}
+	return n.owners[ownerLane{l.owner, l.lane}]
+}
 
 // admit gives places to those that wait, in their order, as long as there is room. The lock is held.
 func (p *Pool) admit() {
-	for {
+	for len(p.waiting) > 0 {
 		n := p.count()
 		var next *lease
-		for l := range p.leases {
-			if !l.runs && !l.session && (next == nil || n.before(l, next)) && n.obstacle(l) == nil {
+		for l := range p.waiting {
+			if (next == nil || n.before(l, next)) && n.full(l) == nil {
 				next = l
 			}
 		}
 		if next == nil {
 			return
 		}
+		delete(p.waiting, next)
+		p.leases[next] = true
 		next.begin()
 		close(next.admitted)
 	}
@@ -245,7 +231,7 @@ func (p *Pool) await(ctx context.Context, l *lease) error {
 		if others == nil {
 			return nil
 		}
-		if (l.Long || others.where == "" && !others.children) && others.moved.After(began) {
+		if (l.Long || others.where == quick) && others.moved.After(began) {
 			began = others.moved
 		}
 		patience := l.Patience
@@ -253,23 +239,19 @@ func (p *Pool) await(ctx context.Context, l *lease) error {
 			patience = min(patience, DefaultPatience)
 		}
 		switch patience -= time.Since(began); {
-		case others.children && others.hung >= others.calls:
+		case others.noChild() && others.hung >= others.calls:
 			return fmt.Errorf("%s %s: not tried: %s", l.Operation, l.Path, others)
 		case patience <= 0:
-			return notTried(l, others, errors.New("waited for them in vain"))
+			return l.fail("not tried: "+others.String(), errors.New("waited for them in vain"))
 		}
 		select {
 		case <-l.admitted:
 			return nil
 		case <-time.After(min(patience, DefaultPatience)): // they may hang by now
 		case <-ctx.Done():
-			return notTried(l, others, context.Cause(ctx))
+			return l.fail("not tried: "+others.String(), context.Cause(ctx))
 		}
 	}
-}
-
-func notTried(l *lease, others *crowd, cause error) error {
-	return l.fail("not tried: "+others.String(), cause)
 }
 
 // enter has the call wait for a place, and gives it one if there is room.
@@ -278,28 +260,26 @@ func (p *Pool) enter(l *lease) {
 	defer p.mu.Unlock()
 	p.entered++
 	l.number = p.entered
-	p.leases[l] = true
+	p.waiting[l] = true
 	p.admit()
 }
 
 // look returns what keeps the call from its place, or nil once it has one.
-func (p *Pool) look(l *lease) *crowd {
+func (p *Pool) look(l *lease) *obstacle {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !l.runs {
-		p.admit()
-	}
+	p.admit()
 	if l.runs {
 		return nil
 	}
-	return p.count().obstacle(l)
+	return p.count().full(l)
 }
 
 // Room reports whether a call of a Session may run on a path beside the others.
 func (p *Pool) Room(path string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	l := &lease{Call: Call{Path: path}}
+	l := &lease{Call: Call{Path: path}, session: true}
 	l.place(p.mounts.points())
 	return p.count().full(l) == nil
 }
@@ -308,8 +288,13 @@ func (p *Pool) Room(path string) bool {
 func (p *Pool) Spare() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n := p.count()
-	return n.bounds.Children - n.left - (n.all.all.calls - n.quick.calls)
+	now, spare := time.Now(), p.bounds.Children-p.left
+	for l := range p.leases {
+		if l.runs && now.Sub(l.began) >= p.bounds.Slow {
+			spare--
+		}
+	}
+	return spare
 }
 
 // Lane returns the file system that a path is on.

@@ -171,13 +171,13 @@ func TestALongCallDoesNotWaitForWhatHangs(t *testing.T) {
 // TestACallThatWasNotTriedSaysWhy: its reader learns whether anything hangs.
 func TestACallThatWasNotTriedSaysWhy(t *testing.T) {
 	for _, c := range []struct {
-		of   crowd
+		of   obstacle
 		want string
 	}{
-		{crowd{tally: tally{calls: 8, hung: 8}, where: "on x"}, "8 other calls on x do not answer"},
-		{crowd{tally: tally{calls: 8}, where: "on x"}, "8 other calls on x are under way"},
-		{crowd{tally: tally{calls: 8, hung: 3}, where: "on x"}, "8 other calls on x are under way, and 3 of them do not answer"},
-		{crowd{tally: tally{calls: 4}, where: "on x", long: true}, "4 other calls that take long on x are under way"},
+		{obstacle{tally: tally{calls: 8, hung: 8}, where: "on x"}, "8 other calls on x do not answer"},
+		{obstacle{tally: tally{calls: 8}, where: "on x"}, "8 other calls on x are under way"},
+		{obstacle{tally: tally{calls: 8, hung: 3}, where: "on x"}, "8 other calls on x are under way, and 3 of them do not answer"},
+		{obstacle{tally: tally{calls: 4}, where: "on x", long: true}, "4 other calls that take long on x are under way"},
 	} {
 		if got := c.of.String(); got != c.want {
 			t.Errorf("%q, want %q", got, c.want)

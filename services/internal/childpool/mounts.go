@@ -1,17 +1,13 @@
 package childpool
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/moby/sys/mountinfo"
-	"golang.org/x/sys/unix"
 
 	"github.com/microlet/microlet/services/internal/logkey"
 )
@@ -66,40 +62,14 @@ func (m *mounts) points() (MountPoints, time.Time) {
 }
 
 // kernelMounts is the kernel's list of what this process sees. The kernel answers even if the file systems do not.
-type kernelMounts struct {
-	file *os.File
-	last MountPoints
-}
-
-// read returns the list. It reads it only if it has changed.
-func (k *kernelMounts) read() (MountPoints, error) {
-	if k.file == nil {
-		// The descriptor blocks, so that Go's own poller leaves it alone: a change is said once.
-		fd, err := unix.Open("/proc/self/mountinfo", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return nil, fmt.Errorf("list mounts: %w", err)
-		}
-		k.file = os.NewFile(uintptr(fd), "/proc/self/mountinfo")
-	}
-	if k.last != nil && !k.changed() {
-		return k.last, nil
-	}
-	k.last = nil
-	_, err := k.file.Seek(0, io.SeekStart)
-	list, parseErr := mountinfo.GetMountsFromReader(k.file, nil)
-	if err := errors.Join(err, parseErr); err != nil {
+func kernelMounts() (MountPoints, error) {
+	list, err := mountinfo.GetMounts(nil)
+	if err != nil {
 		return nil, fmt.Errorf("list mounts: %w", err)
 	}
-	k.last = make(MountPoints, len(list))
+	points := make(MountPoints, len(list))
 	for _, m := range list { // of several on one point the last is seen
-		k.last[m.Mountpoint] = Lane{Major: m.Major, Minor: m.Minor}
+		points[m.Mountpoint] = Lane{Major: m.Major, Minor: m.Minor}
 	}
-	return k.last, nil
-}
-
-// changed reports whether the list has changed since it was asked last. See proc_pid_mounts(5).
-func (k *kernelMounts) changed() bool {
-	polled := []unix.PollFd{{Fd: int32(k.file.Fd()), Events: unix.POLLPRI}}
-	n, err := unix.Poll(polled, 0)
-	return n != 0 || err != nil
+	return points, nil
 }

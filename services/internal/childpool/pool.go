@@ -72,10 +72,10 @@ type Pool struct {
 
 	mu     sync.Mutex
 	closed bool
-	// leases are the calls that have their paths, and the sessions. entered is how many there have been.
-	leases  map[*lease]bool
-	entered uint64
-	idle    []*Child
+	// waiting are calls that have their paths and no place, and leases those that have one, and the sessions.
+	waiting, leases map[*lease]bool
+	entered         uint64
+	idle            []*Child
 	// left counts the children of earlier processes that hang.
 	left      int
 	countLeft func() int
@@ -97,10 +97,10 @@ func New(o Options) *Pool {
 		o.countLeft = func() int { return leftBehind("/proc", o.Program.ShortName()) }
 	}
 	if o.Mounts == nil {
-		o.Mounts = (&kernelMounts{}).read
+		o.Mounts = kernelMounts
 	}
 	p := &Pool{bounds: o.Bounds, log: o.Log, start: o.Start, own: o.Own, countLeft: o.countLeft,
-		mounts: mounts{list: o.Mounts, log: o.Log}, leases: map[*lease]bool{}}
+		mounts: mounts{list: o.Mounts, log: o.Log}, waiting: map[*lease]bool{}, leases: map[*lease]bool{}}
 	if p.countLeft != nil {
 		p.left = p.countLeft()
 	}
@@ -159,8 +159,12 @@ func (p *Pool) Serve(ctx context.Context) error {
 func (p *Pool) Children() (busy, idle, hung int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n := p.count()
-	return n.children - n.hung, len(p.idle), n.hung
+	for l := range p.leases {
+		if l.hangs {
+			hung++
+		}
+	}
+	return len(p.leases) - hung, len(p.idle), hung
 }
 
 // wake gives places to calls that wait.
@@ -174,6 +178,7 @@ func (p *Pool) wake() {
 func (p *Pool) exit(l *lease) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	delete(p.waiting, l)
 	delete(p.leases, l)
 	if l.held != nil {
 		l.held.Unlock()

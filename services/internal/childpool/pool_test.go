@@ -146,8 +146,8 @@ func (w *world) end(t *testing.T) {
 	synctest.Wait()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.idle) != 0 || len(w.leases) != 0 || w.alive != 0 {
-		t.Errorf("%d children are left, %d idle, and calls %v", w.alive, len(w.idle), w.leases)
+	if len(w.idle) != 0 || len(w.leases) != 0 || len(w.waiting) != 0 || w.alive != 0 {
+		t.Errorf("%d children are left, %d idle, and calls %v, %v", w.alive, len(w.idle), w.leases, w.waiting)
 	}
 }
 

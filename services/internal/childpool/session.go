@@ -19,7 +19,7 @@ type Session struct {
 func (p *Pool) Session() (*Session, error) {
 	l := &lease{session: true}
 	p.mu.Lock()
-	if n := p.count(); n.children+p.left >= p.bounds.Children {
+	if p.count().all.full(false) != nil {
 		p.mu.Unlock()
 		return nil, ErrFull
 	}
