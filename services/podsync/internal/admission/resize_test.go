@@ -225,7 +225,7 @@ func TestAResizeWhileTheRuntimeIsAway(t *testing.T) {
 	}
 }
 
-// TestAGrantThatPodsyncsEndInterrupts counts for nobody.
+// TestAGrantThatPodsyncsEndInterrupts does not count.
 func TestAGrantThatPodsyncsEndInterrupts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t)
@@ -261,7 +261,7 @@ func TestWhoHoldsAResource(t *testing.T) {
 	}
 }
 
-// TestWhatAResizeHolds: it is exact also if one container grows while another one shrinks, and with pod-level resources.
+// TestWhatAResizeHolds: it is exact also if one container grows while another shrinks, and with pod-level resources.
 func TestWhatAResizeHolds(t *testing.T) {
 	two := func(x, y string) *v1.Pod {
 		p := requesting("p", "cpu", x, "memory", "1Gi", "example.com/gpu", "1")
@@ -321,9 +321,11 @@ func TestResizable(t *testing.T) {
 		granted, pod    *v1.Pod
 		detail, message string
 	}{
-		"an admission":         {pod: podLevel("1Gi")},
-		"without swap":         {granted: pod("c", "1Gi"), pod: pod("c", "2Gi")},
-		"with swap":            {granted: pod("swaps", "1Gi"), pod: pod("swaps", "2Gi"), detail: "swap_limitation", message: swap},
+		"an admission": {pod: podLevel("1Gi")},
+		"without swap": {granted: pod("c", "1Gi"), pod: pod("c", "2Gi")},
+		"with swap": {
+			granted: pod("swaps", "1Gi"), pod: pod("swaps", "2Gi"), detail: "swap_limitation", message: swap,
+		},
 		"with swap, same":      {granted: pod("swaps", "1Gi"), pod: pod("swaps", "1024Mi")},
 		"with swap, restarted": {granted: pod("swaps", "1Gi", restart), pod: pod("swaps", "2Gi", restart)},
 		"with swap, restarted for CPU": {

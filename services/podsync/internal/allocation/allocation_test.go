@@ -209,7 +209,7 @@ func TestAGrantThatCannotBeRecorded(t *testing.T) {
 			t.Errorf("got %q, want %q", got, message)
 		}
 		if e, _ := n.Explain("a"); e.Unwritten == nil {
-			t.Error("nobody says that the file cannot be written")
+			t.Error("the file cannot be written, which Explain does not say")
 		}
 		time.Sleep(time.Minute)
 		if got := n.reasons(); !slices.Equal(got, []string{"Warning ResizeDeferred"}) {
@@ -473,7 +473,7 @@ func TestACriticalPodPreempts(t *testing.T) {
 		n.admit(critical, victim, other)
 		n.want(asking(critical, "3"))
 		n.want(asking(other, "500m"))
-		n.wantCPU("critical:1 o:500m") // nobody waits for the victim's end
+		n.wantCPU("critical:1 o:500m") // others do not wait for the victim's end
 		time.Sleep(5 * time.Second)
 		n.wantCPU("critical:3")
 		if !slices.Equal(n.evicted, []types.UID{"v"}) {

@@ -221,8 +221,8 @@ func (a *Allocation) postpone(e *entry, p *v1.Pod, result admission.Result, err 
 	return before != now
 }
 
-// finished notes the end of a grant. Others that wait are looked at if it gave them room, or if one of them could not be
-// judged before. The caller holds mu.
+// finished notes the end of a grant. Others that wait are looked at if it gave them room, or if one of them could not
+// be judged before. The caller holds mu.
 func (a *Allocation) finished(room bool) {
 	if room || a.blocked {
 		a.blocked = false

@@ -87,7 +87,7 @@ func (f *file) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			f.flush()
+			_ = f.flush() // it is logged
 			return
 		case <-f.signal:
 		case <-retry.C:

@@ -82,7 +82,7 @@ func (m *metrics) request(before, p *v1.Pod) {
 }
 
 func (m *metrics) requestOf(name v1.ResourceName, requirement string, before, now resource.Quantity) {
-	operation := ""
+	var operation string
 	switch order := now.Cmp(before); {
 	case order == 0:
 		return
@@ -105,7 +105,7 @@ func (m *metrics) countPending(e *entry, n float64) {
 	}
 }
 
-// pendingReason is the reason of a condition as a label. A condition may come from the API, where anybody who may
+// pendingReason is the reason of a condition as a label. A condition may come from the API, where anyone who may
 // change a pod's status has written it.
 func pendingReason(c *v1.PodCondition) string {
 	if c.Reason == v1.PodReasonInfeasible {

@@ -20,7 +20,7 @@ type turn struct {
 	grows      bool
 	priority   int32
 	guaranteed bool
-	// since is when it began to wait; zero if nobody was told so yet, which comes last.
+	// since is when it began to wait; zero if it was not decided upon yet, which comes last.
 	since   time.Time
 	created time.Time
 }
