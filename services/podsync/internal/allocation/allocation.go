@@ -47,8 +47,6 @@ type Allocation struct {
 	triggers []trigger
 	// blocked: a pod was not judged because another grant was under way.
 	blocked bool
-	// retry is when a decision is made again that could not be made, or not be recorded; zero: there is none.
-	retry time.Time
 }
 
 // entry is what is known of one pod.

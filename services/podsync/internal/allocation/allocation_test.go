@@ -233,6 +233,30 @@ func TestAGrantThatCannotBeRecorded(t *testing.T) {
 	})
 }
 
+// TestGrantsThatFailAtDifferentTimes are each tried again after their own time.
+func TestGrantsThatFailAtDifferentTimes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := startNode(t)
+		a, b := testPod("a", "1"), testPod("b", "1")
+		n.admit(a, b)
+		n.granted.set(func(d *disk) { d.full = true })
+		n.want(asking(a, "1500m"))
+		n.granted.set(func(d *disk) { d.full = false })
+		time.Sleep(soon)
+		n.wantCPU("a:1500m")
+		n.granted.set(func(d *disk) { d.full = true })
+		a = asking(a, "1500m")
+		n.want(asking(a, "2"))
+		time.Sleep(soon / 2)
+		n.want(asking(b, "1500m"))
+		n.granted.set(func(d *disk) { d.full = false })
+		time.Sleep(soon / 2)
+		n.wantCPU("a:2 b:1")
+		time.Sleep(soon / 2)
+		n.wantCPU("b:1500m")
+	})
+}
+
 // TestADiskThatHangs holds up nothing but grants.
 func TestADiskThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

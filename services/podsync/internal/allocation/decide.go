@@ -48,6 +48,11 @@ func (a *Allocation) trigger(why trigger) {
 	if !slices.Contains(a.triggers, why) {
 		a.triggers = append(a.triggers, why)
 	}
+	a.wake()
+}
+
+// wake has Run look at the triggers, and at when the next decision is due.
+func (a *Allocation) wake() {
 	select {
 	case a.signal <- struct{}{}:
 	default:
@@ -86,7 +91,6 @@ func (a *Allocation) Run(ctx context.Context) error {
 		case <-a.signal:
 		case <-timer.C:
 			a.mu.Lock()
-			a.retry = time.Time{}
 			a.trigger(periodicRetry)
 			a.mu.Unlock()
 		}
@@ -117,10 +121,18 @@ func (a *Allocation) take() []trigger {
 func (a *Allocation) untilRetry() time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.retry.IsZero() {
-		return period
+	until := period
+	for _, e := range a.pods {
+		if e.mayBeDecided() && !e.notBefore.IsZero() {
+			until = min(until, max(time.Until(e.notBefore), 0))
+		}
 	}
-	return min(period, max(time.Until(a.retry), 0))
+	return until
+}
+
+// mayBeDecided reports whether the pod waits for a decision that is not under way. The caller holds mu.
+func (e *entry) mayBeDecided() bool {
+	return e.waits && !e.deciding && e.wanted.DeletionTimestamp == nil
 }
 
 // pass decides on those that wait, in their order. An update of a pod gives the others no room, so that it has only
@@ -145,7 +157,7 @@ func (a *Allocation) waiting(all bool) []types.UID {
 	var turns []turn
 	now := time.Now()
 	for _, e := range a.pods {
-		if e.waits && !e.deciding && (all || e.fresh) && !now.Before(e.notBefore) && e.wanted.DeletionTimestamp == nil {
+		if e.mayBeDecided() && (all || e.fresh) && !now.Before(e.notBefore) {
 			turns = append(turns, e.turnOf())
 		}
 	}
@@ -191,7 +203,7 @@ func (a *Allocation) postpone(e *entry, p *v1.Pod, result admission.Result, err 
 		a.mu.Unlock()
 		return false
 	case err != nil:
-		a.retrySoon(e)
+		e.notBefore = time.Now().Add(soon)
 		a.mu.Unlock()
 		log.Warn("resize cannot be judged, trying again", logkey.Err, err)
 		return false
@@ -230,14 +242,6 @@ func (a *Allocation) finished(room bool) {
 	}
 }
 
-// retrySoon has a pod looked at soon, and not before. The caller holds mu.
-func (a *Allocation) retrySoon(e *entry) {
-	e.notBefore = time.Now().Add(soon)
-	if a.retry.IsZero() || e.notBefore.Before(a.retry) {
-		a.retry = e.notBefore
-	}
-}
-
 // grant carries out a decision: it writes what is granted, which counts from then on.
 func (a *Allocation) grant(ctx context.Context, e *entry, p *v1.Pod, r *admission.Resizing, why trigger) {
 	now := pod.ResourcesOf(p)
@@ -254,7 +258,8 @@ func (a *Allocation) grant(ctx context.Context, e *entry, p *v1.Pod, r *admissio
 			a.o.Changed(p.UID)
 		}
 		a.mu.Lock()
-		a.retrySoon(e)
+		e.notBefore = time.Now().Add(soon)
+		a.wake()
 		a.finished(false)
 		a.mu.Unlock()
 		return
