@@ -16,8 +16,7 @@ import (
 )
 
 // resizing returns what the pod has, or nil if what was granted to it is known to be in force. The cgroup is read
-// unless it is recorded that the pod was given all: if podsync ended in between, its containers may have what its cgroup
-// lacks.
+// unless it is recorded that the pod was given all: after a crash its containers may have what its cgroup lacks.
 func (w *worker) resizing(p *v1.Pod, state *pod.State) (*decide.Resizing, error) {
 	if w.inForce != nil && w.inForce.Equal(pod.ResourcesOf(p)) {
 		return nil, nil
