@@ -14,7 +14,7 @@ import (
 // childMemory is the heap at which a child collects garbage more eagerly.
 const childMemory = 16 << 20
 
-// Program is this binary as a child of that name, which runs the operations of a table. env is added to its environment.
+// Program is this binary as a child of that name, which runs the operations of a table. env adds to its environment.
 // operations is called by the thread that runs them, before the process is closed to others.
 func Program(name string, operations func() Table, env ...string) *childprocess.Program {
 	return &childprocess.Program{
