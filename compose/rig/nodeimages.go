@@ -72,6 +72,12 @@ func Helm(ctx context.Context, o Options) (string, error) {
 	return programs[build.Helm], err
 }
 
+// PrometheusProgram builds Prometheus if the cache lacks it, and returns its path.
+func PrometheusProgram(ctx context.Context, o Options) (string, error) {
+	programs, err := buildOnly(ctx, o, build.Prometheus)
+	return programs[build.Prometheus], err
+}
+
 // DockerCompose installs a Docker daemon where the machine has none, builds Docker Compose if the cache lacks it, and
 // returns the path of Docker Compose.
 func DockerCompose(ctx context.Context, o Options) (string, error) {

@@ -105,6 +105,8 @@ token is that of the Prometheus.
   {{- toYaml $.port | nindent 2 }}
   scheme: https
   interval: {{ $.Values.interval }}
+  # The operator gives each target the labels namespace, service, pod and container. Those of a series say more.
+  honorLabels: true
   honorTimestamps: false
   # The certificate of a node names its address, and need not be signed by a CA that Prometheus knows.
   tlsConfig: {insecureSkipVerify: true}
@@ -117,6 +119,8 @@ token is that of the Prometheus.
   bearerTokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token
   {{- end }}
   relabelings:
+  # Series of a whole pod have none, and would be those of nodeapi's.
+  - {action: labeldrop, regex: container}
   {{- with $.Values.nodes }}
   - {action: keep, sourceLabels: [__meta_kubernetes_endpoint_address_target_name], regex: {{ . | quote }}}
   {{- end }}

@@ -22,11 +22,8 @@ func (c *Config) Annotated() ([]byte, error) {
 		return nil, err
 	}
 	b.WriteString("# Flags that no field mirrors:\n")
-	values := c.FlagValues()
+	values := c.OwnFlags()
 	for _, name := range slices.Sorted(maps.Keys(values)) {
-		if _, mirrors := fieldOfFlag()[name]; mirrors {
-			continue
-		}
 		source := c.Provenance["--"+name]
 		if source == "" {
 			source = "default"
@@ -34,6 +31,16 @@ func (c *Config) Annotated() ([]byte, error) {
 		fmt.Fprintf(&b, "#   --%s=%s    (%s)\n", name, values[name], source)
 	}
 	return []byte(b.String()), nil
+}
+
+// OwnFlags are the values of the flags that no field mirrors, by name without dashes.
+func (c *Config) OwnFlags() map[string]string {
+	values := c.FlagValues()
+	maps.DeleteFunc(values, func(name, _ string) bool {
+		_, mirrors := fieldOfFlag()[name]
+		return mirrors
+	})
+	return values
 }
 
 // annotate writes an object whose fields are at path.

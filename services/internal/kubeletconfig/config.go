@@ -22,7 +22,8 @@ type Config struct {
 	// Node are the flags that no field mirrors.
 	Node NodeFlags `json:"node"`
 	// Provenance says where each explicit setting comes from: by field path or --flag, "file /x.yaml",
-	// "drop-in /d/10-a.conf" or "flag --max-pods". What is absent is a default.
+	// "drop-in /d/10-a.conf" or "flag --max-pods", and "default (0s in file /x.yaml)" where a 0 takes the default back.
+	// What is absent is a default.
 	Provenance map[string]string `json:"provenance,omitempty"`
 }
 
@@ -203,11 +204,14 @@ func (c *Config) QOSReserved() *int64 {
 	return &percent
 }
 
-// DeclaredFeatures are the features that this node has, of those that nodes declare one by
-// one (KEP-5328), by the names of their gates: podsync admits by them, and nodestatus reports them to the scheduler.
+// DeclaredFeatures are the features that this node has, of those that nodes declare one by one (KEP-5328), by the names
+// of their gates and in the order of these. podsync admits by them. nodestatus reports them, for the scheduler and the
+// API server.
 func (c *Config) DeclaredFeatures() []string {
 	var declared []string
-	for _, built := range []string{"RestartAllContainersOnContainerExits"} {
+	for _, built := range []string{
+		gateWebSockets, gateResizeOfPodLevel, gateResizeOfInitContainers, gateRestartAllContainers,
+	} {
 		if c.FeatureEnabled(built) {
 			declared = append(declared, built)
 		}

@@ -38,7 +38,10 @@ func SuggestDropIn(c *Config, err error) (DropIn, error) {
 			value = turnsOff
 		}
 		put(file, p.Field, value)
-		d.Losses = append(d.Losses, loss(p, at(given, p.Field), value))
+		if p.Value == nil {
+			p.Value = at(given, p.Field)
+		}
+		d.Losses = append(d.Losses, loss(p, value))
 	}
 	if len(file) == 0 {
 		return d, nil
@@ -52,9 +55,11 @@ func SuggestDropIn(c *Config, err error) (DropIn, error) {
 // checksOfTheHost are fields that refuse a start because of the machine, with the value that does not.
 var checksOfTheHost = map[string]any{"failSwapOn": false, "failCgroupV1": false}
 
-// inFiles reports whether a file decides about the field that a problem is about. A flag wins over every file.
+// inFiles reports whether another file can decide about the field that a problem is about. A flag wins over every file,
+// and what a file is of holds for that file alone.
 func inFiles(p Problem) bool {
-	return !strings.HasPrefix(p.Source, "flag ") && !strings.HasPrefix(p.Field, "--") && !strings.Contains(p.Field, "[")
+	return p.Field != "kind" && p.Field != "apiVersion" && !strings.HasPrefix(p.Source, "flag ") &&
+		!strings.HasPrefix(p.Field, "--") && !strings.Contains(p.Field, "[")
 }
 
 // put sets the value at a path; null restores the default.
@@ -73,7 +78,7 @@ func put(object map[string]any, path string, value any) {
 }
 
 // loss says what a value becomes, and what the node does without then.
-func loss(p Problem, was, becomes any) string {
+func loss(p Problem, becomes any) string {
 	text := "none"
 	if becomes != nil {
 		text = show(p.Field, becomes)
@@ -85,5 +90,5 @@ func loss(p Problem, was, becomes any) string {
 	if _, ok := checksOfTheHost[p.Field]; ok {
 		lost = "the node starts although " + p.Detail
 	}
-	return fmt.Sprintf("%s: %s instead of %s; %s", p.Field, text, show(p.Field, was), lost)
+	return fmt.Sprintf("%s: %s instead of %s; %s", p.Field, text, show(p.Field, p.Value), lost)
 }

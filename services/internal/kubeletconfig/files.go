@@ -53,6 +53,7 @@ func loadFile(path string, from provenance, flagGates map[string]bool) (*kubelet
 	c := d.config
 	setDefaults(&c, flagGates)
 	fillEvictionHard(&c)
+	from.takeZerosBack(d.object, asObject(c), source)
 	for _, field := range pathFields(&c) {
 		if *field != "" && !filepath.IsAbs(*field) {
 			*field = filepath.Join(filepath.Dir(path), *field)
@@ -90,6 +91,7 @@ func mergeDropIns(c *kubeletv1beta1.KubeletConfiguration, dir string, from prove
 	}
 	var wrong []error
 	whole := true
+	objects := map[string]map[string]any{} // by their source
 	err = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return unread("--config-dir", path, err)
@@ -105,6 +107,7 @@ func mergeDropIns(c *kubeletv1beta1.KubeletConfiguration, dir string, from prove
 			return nil // the next file may be wrong as well
 		}
 		from.merge(d.object, source)
+		objects[source] = d.object
 		if merged, err = jsonpatch.MergePatch(merged, d.json); err != nil {
 			return fmt.Errorf("merge %s: %w", path, err)
 		}
@@ -118,5 +121,8 @@ func mergeDropIns(c *kubeletv1beta1.KubeletConfiguration, dir string, from prove
 		return nil, errors.Join(append(wrong, fmt.Errorf("decode configuration merged from %s: %w", dir, err))...)
 	}
 	setDefaults(result, flagGates)
+	for source, object := range objects {
+		from.takeZerosBack(object, asObject(*result), source)
+	}
 	return result, errors.Join(wrong...)
 }

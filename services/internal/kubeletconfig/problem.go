@@ -94,6 +94,24 @@ func Flatten(err error) []error {
 	return all
 }
 
+// Once joins the errors in err without those that a Problem says already: a service that reads the configuration
+// refuses the same field, with the field's name first.
+func Once(err error) error {
+	all := Flatten(err)
+	var fields []string
+	for _, e := range all {
+		if p := (Problem{}); errors.As(e, &p) {
+			fields = append(fields, p.Field)
+		}
+	}
+	return errors.Join(slices.DeleteFunc(all, func(e error) bool {
+		return !errors.As(e, new(Problem)) && slices.ContainsFunc(fields, func(field string) bool {
+			rest, same := strings.CutPrefix(e.Error(), field)
+			return same && rest != "" && strings.ContainsRune(":= ", rune(rest[0]))
+		})
+	})...)
+}
+
 func (p *problems) err() error {
 	var all []error
 	for _, q := range p.list {

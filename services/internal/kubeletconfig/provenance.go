@@ -1,10 +1,12 @@
 package kubeletconfig
 
 import (
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 )
 
 // provenance says for each explicitly set field, by its path, or flag, by its name with dashes, where it was set.
@@ -69,6 +71,23 @@ func (p provenance) mergeAt(prefix string, object map[string]any, t reflect.Type
 			p[path] = source
 		}
 	}
+}
+
+// takeZerosBack notes where the default holds because the file says 0, as kubeadm's says of many durations: the API
+// does not distinguish such a 0 from a field that is left out. given is what the file sets, effective what it comes to.
+func (p provenance) takeZerosBack(given, effective map[string]any, source string) {
+	for path, from := range p {
+		zero := at(given, path)
+		if from == source && isZero(zero) && !isZero(at(effective, path)) {
+			p[path] = fmt.Sprintf("default (%v in %s)", zero, source)
+		}
+	}
+}
+
+// isZero reports whether a decoded value is a number or a duration of 0.
+func isZero(value any) bool {
+	d, err := time.ParseDuration(fmt.Sprint(value))
+	return err == nil && d == 0
 }
 
 // jsonFields returns the fields of a struct, or of what a pointer to one points at, by their JSON names; nil for a type

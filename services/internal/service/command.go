@@ -182,6 +182,15 @@ func ExplainFlag(cmd *cobra.Command, err error) error {
 	return kubeletconfig.ExplainAll(cmd.Flags(), args, err)
 }
 
+// ArgumentsAfter are the arguments after the name of the command that runs.
+func ArgumentsAfter(cmd *cobra.Command) []string {
+	args, _ := cmd.Context().Value(argumentsKey{}).([]string)
+	if found, rest, err := cmd.Root().Find(args); err == nil && found == cmd {
+		return rest
+	}
+	return args
+}
+
 // NoArguments refuses arguments that are no flags.
 func NoArguments(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {

@@ -136,6 +136,7 @@ func TestRefusedValues(t *testing.T) {
 		{"microlet-helpers", "serviceMonitor.matchLabels=null,serviceMonitor.port=", "serviceMonitor/port"},
 		{"microlet-helpers", "serviceMonitor.enabled=true,podMonitor.enabled=true,helpers.nodeapi.enabled=true",
 			"serviceMonitor.enabled"},
+		{"microlet-helpers", "prometheusRule.runbookURL=docs/alerts.md", "prometheusRule/runbookURL"},
 		{"microlet-helpers", "networkPolicy.enabled=maybe", "networkPolicy/enabled"},
 		{"microlet", "namespace.name=Microlet", "namespace/name"},
 		{"microlet", "namespace=microlet", "namespace"},

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/microlet/microlet/compose/e2e/scene"
 )
@@ -27,19 +26,14 @@ func TestMonitoring(t *testing.T) {
 	scene.Shared.UseMicrolet(t)
 	s := scene.New(t)
 	p := startPrometheus(s, t, s.TokenForMetrics(t, "nodes/metrics"))
-	p.await(t, scene.Patience, "the first scrape", func() error {
-		if got, err := p.ask(`up{job="microlet"}`); err != nil || got != "1" {
-			return fmt.Errorf("up is %s: %w", got, err)
-		}
-		return nil
-	})
+	p.AwaitValue(t, `up{job="microlet"}`, "1")
 	s.CreatePods(probedPod()) // once it looks, so that there are rates
 	s.WaitReady(scene.Patience, "probed")
 
 	for panel, queries := range dashboard(t) {
 		for _, query := range queries {
-			p.await(t, scene.Patience, panel+": "+query, func() error {
-				values, err := p.query(query)
+			p.Await(t, scene.Patience, panel+": "+query, func() error {
+				values, err := p.Query(query)
 				if err == nil && len(values) == 0 && !slices.Contains(quietPanels, panel) {
 					err = fmt.Errorf("no series")
 				}
@@ -47,22 +41,12 @@ func TestMonitoring(t *testing.T) {
 			})
 		}
 	}
-	p.await(t, scene.Patience, "a look at every alert", func() error {
-		var data struct {
-			Groups []struct {
-				Rules []struct {
-					Name, Health, State, LastError string
-					LastEvaluation                 time.Time
-				}
-			}
-		}
-		if err := p.get("/api/v1/rules", &data); err != nil {
+	p.Await(t, scene.Patience, "a look at every alert", func() error {
+		rules, err := p.Rules()
+		if err != nil {
 			return err
 		}
-		if len(data.Groups) != 1 || len(data.Groups[0].Rules) == 0 {
-			t.Fatalf("rules as Prometheus has them: %+v", data)
-		}
-		for _, rule := range data.Groups[0].Rules {
+		for _, rule := range rules {
 			if rule.Health != "ok" || rule.LastEvaluation.IsZero() {
 				return fmt.Errorf("%s is %s: %s", rule.Name, rule.Health, rule.LastError)
 			}

@@ -3,21 +3,16 @@
 package stats
 
 import (
-	"encoding/json"
 	"fmt"
 	"net"
-	"net/http"
-	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/yaml"
 
+	"github.com/microlet/microlet/compose/e2e/internal/prometheus"
 	"github.com/microlet/microlet/compose/e2e/scene"
 	"github.com/microlet/microlet/compose/rig"
 )
@@ -69,18 +64,11 @@ func TestPrometheus(t *testing.T) {
 		{`prometheus_target_scrapes_sample_duplicate_timestamp_total + prometheus_target_scrapes_sample_out_of_order_total + prometheus_target_scrapes_sample_out_of_bounds_total`, "0"},
 		{`clamp_max(sum_over_time(up{job="microlet"}[1m]), 3)`, "3"},
 	} {
-		got := ""
-		p.await(t, scene.Patience, want.query, func() error {
-			var err error
-			if got, err = p.ask(want.query); err == nil && got != want.value {
-				err = fmt.Errorf("it says %s, want %s", got, want.value)
-			}
-			return err
-		})
+		p.AwaitValue(t, want.query, want.value)
 	}
 	for _, job := range []string{"microlet", "resource", "cadvisor"} {
-		samples, err := p.ask(`scrape_samples_scraped{job="` + job + `"}`)
-		took, err2 := p.ask(`scrape_duration_seconds{job="` + job + `"}`)
+		samples, err := p.Ask(`scrape_samples_scraped{job="` + job + `"}`)
+		took, err2 := p.Ask(`scrape_duration_seconds{job="` + job + `"}`)
 		t.Logf("a scrape of %s has %s samples and takes %s s: %v %v", job, samples, took, err, err2)
 	}
 }
@@ -95,34 +83,20 @@ func probedPod() *corev1.Pod {
 	return p
 }
 
-// freeAddress is a free address of loopback, for a program that cannot choose its own.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
-// prometheus is one that runs.
-type prometheus struct {
-	address string
-	ended   chan error
+// operatorLabels are of the kind that the Prometheus operator gives a target. They must not take the place of those that
+// say which service or container a series is of.
+var operatorLabels = map[string]string{
+	"namespace": "monitoring", "service": "kubelet", "pod": "agent", "container": "agent", "endpoint": "https-metrics",
 }
 
 // startPrometheus starts the program, which uses the token, and ends it with the test.
-func startPrometheus(s *scene.Scene, t *testing.T, token string) *prometheus {
+func startPrometheus(s *scene.Scene, t *testing.T, token string) *prometheus.Server {
 	t.Helper()
-	dir := t.TempDir()
-	address := freeAddress(t)
-	tokenFile := filepath.Join(dir, "token")
+	tokenFile := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(tokenFile, []byte(token), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	type object = map[string]any
-	jobs := []object{{"job_name": "itself", "static_configs": []object{{"targets": []string{address}}}}}
+	var jobs []prometheus.Object
 	for name, path := range map[string]string{
 		"microlet":  "/metrics", // as the alerts expect
 		"probes":    "/metrics/probes",
@@ -131,125 +105,19 @@ func startPrometheus(s *scene.Scene, t *testing.T, token string) *prometheus {
 		"cadvisor":  "/metrics/cadvisor",
 		"forbidden": "/debug/pprof/cmdline",
 	} {
-		jobs = append(jobs, object{
+		jobs = append(jobs, prometheus.Object{
 			"job_name":       name,
 			"scheme":         "https",
+			"honor_labels":   true,
 			"metrics_path":   path,
-			"authorization":  object{"credentials_file": tokenFile},
-			"tls_config":     object{"insecure_skip_verify": true},
-			"static_configs": []object{{"targets": []string{net.JoinHostPort(s.NodeIP(), "10250")}}},
+			"authorization":  prometheus.Object{"credentials_file": tokenFile},
+			"tls_config":     prometheus.Object{"insecure_skip_verify": true},
+			"static_configs": prometheus.Targets(operatorLabels, net.JoinHostPort(s.NodeIP(), "10250")),
 		})
 	}
 	rules, err := filepath.Abs(filepath.Join(monitoring, "rules.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := yaml.Marshal(object{
-		"global":         object{"scrape_interval": "5s", "scrape_timeout": "5s", "evaluation_interval": "5s"},
-		"rule_files":     []string{rules},
-		"scrape_configs": jobs,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := filepath.Join(dir, "prometheus.yaml")
-	if err := os.WriteFile(config, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	logs, err := os.Create(filepath.Join(dir, "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(s.Binary(rig.Prometheus), "--config.file="+config,
-		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address)
-	cmd.Stdout, cmd.Stderr = logs, logs
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	p := &prometheus{address: address, ended: make(chan error, 1)}
-	go func() { p.ended <- cmd.Wait() }()
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		<-p.ended
-		if text, err := os.ReadFile(logs.Name()); t.Failed() {
-			t.Logf("Prometheus has logged (%v):\n%s", err, text)
-		}
-		logs.Close()
-	})
-	p.await(t, scene.Patience, "its readiness", func() error {
-		answer, err := http.Get("http://" + address + "/-/ready")
-		if err != nil {
-			return err
-		}
-		defer answer.Body.Close()
-		if answer.StatusCode != http.StatusOK {
-			return fmt.Errorf("it says %s", answer.Status)
-		}
-		return nil
-	})
-	return p
-}
-
-// await is await for what Prometheus is asked, which must live.
-func (p *prometheus) await(t *testing.T, patience time.Duration, what string, check func() error) {
-	t.Helper()
-	scene.Await(t, patience, "Prometheus: "+what, func() error {
-		select {
-		case err := <-p.ended:
-			p.ended <- err
-			t.Fatalf("Prometheus has ended: %v", err)
-		default:
-		}
-		return check()
-	})
-}
-
-// ask evaluates a query that has one value.
-func (p *prometheus) ask(query string) (string, error) {
-	values, err := p.query(query)
-	if err != nil {
-		return "", err
-	}
-	if len(values) != 1 {
-		return "", fmt.Errorf("%d series", len(values))
-	}
-	return values[0], nil
-}
-
-// query evaluates a query, and returns the value of each series.
-func (p *prometheus) query(query string) ([]string, error) {
-	var data struct {
-		Result []struct {
-			Value [2]any `json:"value"` // time, and the value as a string
-		} `json:"result"`
-	}
-	if err := p.get("/api/v1/query?query="+url.QueryEscape(query), &data); err != nil {
-		return nil, err
-	}
-	values := make([]string, len(data.Result))
-	for i, r := range data.Result {
-		values[i] = fmt.Sprint(r.Value[1])
-	}
-	return values, nil
-}
-
-// get reads the data of an answer of the API.
-func (p *prometheus) get(path string, data any) error {
-	answer, err := http.Get("http://" + p.address + path)
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	result := struct {
-		Error string `json:"error"`
-		Data  any    `json:"data"`
-	}{Data: data}
-	if err := json.NewDecoder(answer.Body).Decode(&result); err != nil {
-		return fmt.Errorf("%s: %w", answer.Status, err)
-	}
-	if result.Error != "" {
-		return fmt.Errorf("%s: %s", answer.Status, result.Error)
-	}
-	return nil
+	return prometheus.Start(t, s.Binary(rig.Prometheus), 5*time.Second, rules, jobs)
 }

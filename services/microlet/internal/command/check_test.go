@@ -6,6 +6,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/microlet/internal/nodecheck"
 )
 
 // kubeletConfig writes a KubeletConfiguration that this machine could have, with these settings.
@@ -25,7 +28,7 @@ func TestCheckReportsAllAtOnce(t *testing.T) {
 	run := t.TempDir()
 	file := kubeletConfig(t, "maxPods: -3\ntopologyManagerPolicy: single-numa-node\nregistryPullQPs: 3\n")
 	out, err := execute(t, "check", "--config="+file, "--runtime-dir="+run, "--runtime-calls=0")
-	if err == nil || !strings.Contains(err.Error(), "checks failed: do what is said above") {
+	if err == nil || !strings.Contains(err.Error(), " faults were found: do what is said above") {
 		t.Errorf("error %v", err)
 	}
 	for _, want := range []string{
@@ -51,7 +54,7 @@ func TestCheckOfAnOldCommandLine(t *testing.T) {
 		"--runtime-dir=" + t.TempDir(),
 	}
 	out, err := executeAll(t, args)
-	if err == nil || !strings.Contains(err.Error(), "checks failed") {
+	if err == nil || !strings.Contains(err.Error(), "faults were found") {
 		t.Errorf("error %v", err)
 	}
 	for _, want := range []string{
@@ -65,6 +68,79 @@ func TestCheckOfAnOldCommandLine(t *testing.T) {
 	}
 	if strings.Contains(out, "housekeeping-interval is 0s") {
 		t.Errorf("says one fault twice\n%s", out)
+	}
+}
+
+// The flags that are given win over those of the kubelet, and what is wrong with either is said.
+func TestCheckLikeAKubelet(t *testing.T) {
+	given := []string{"check", "--like=kubelet", "--max-pods=7", "--print-config"}
+	cmd, _, err := New().Find(given[:1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	cmd.Root().SetOut(&out)
+	cmd.SetContext(service.WithArguments(t.Context(), given))
+	file := kubeletConfig(t, "podsPerCore: 3\n")
+	err = runAgain(cmd, &nodecheck.Kubelet{PID: 7, Args: []string{
+		"--config", file, "--max-pods=5", "--network-plugin=cni", "--v=2",
+	}})
+	if err == nil || !strings.Contains(err.Error(), "--network-plugin: the kubelet has no such flag any more") {
+		t.Errorf("error %v", err)
+	}
+	for _, want := range []string{"maxPods: 7    # flag --max-pods\n", "podsPerCore: 3    # file " + file + "\n",
+		"# Refused: --network-plugin"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("lacks %q\n%s", want, &out)
+		}
+	}
+}
+
+func TestPrintConfigInJSON(t *testing.T) {
+	file := kubeletConfig(t, "maxPods: -1\n")
+	out, err := execute(t, "check", "--config="+file, "--runtime-dir="+t.TempDir(), "--print-config", "-o", "json")
+	var p printedConfig
+	if json.Unmarshal([]byte(out), &p) != nil || err == nil || p.Config.MaxPods != -1 || len(p.Refused) != 1 ||
+		p.Sources["maxPods"] != "file "+file || p.Flags["root-dir"] != "/var/lib/kubelet" {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// A wrong flag remains, whatever a drop-in corrects.
+func TestWrongFlagsRemain(t *testing.T) {
+	out, err := executeAll(t, []string{"check", "--confg=x", "--config=" + kubeletConfig(t, "maxPods: -3\n"),
+		"--runtime-dir=" + t.TempDir()})
+	if err == nil || !strings.Contains(out, "1 of the settings above remains to be corrected by hand:") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// Each fault is one finding, although several parts of the agent refuse it.
+func TestEachFaultOnce(t *testing.T) {
+	for fault, settings := range map[string]string{
+		"imagefs.avail": "evictionHard: {imagefs.avail: 5%}\n", "tlsCertFile": "tlsCertFile: /nonexistent\n",
+	} {
+		out, _ := execute(t, "check", "--config="+kubeletConfig(t, settings), "--runtime-dir="+t.TempDir(), "-o", "json")
+		var report checkReport
+		if err := json.Unmarshal([]byte(out), &report); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		said := 0
+		for _, f := range report.Findings {
+			if strings.Contains(f.Detail, fault) {
+				said++
+			}
+		}
+		if said != 1 {
+			t.Errorf("%s is in %d findings:\n%s", fault, said, out)
+		}
+	}
+	out, _ := execute(t, "check", "--config="+kubeletConfig(t, ""), "--runtime-dir="+t.TempDir(),
+		"--kubeconfig=/nonexistent", "--image-credential-provider-config=/nonexistent")
+	for _, once := range []string{"failed   configuration  --kubeconfig", "credential-provider-config=/nonexistent"} {
+		if strings.Count(out, once) != 1 || strings.Contains(out, "kubeconfig  /nonexistent") {
+			t.Errorf("%q is said %d times:\n%s", once, strings.Count(out, once), out)
+		}
 	}
 }
 

@@ -93,7 +93,8 @@ func processSources(ctx context.Context, cfg *service.Config) []debugbundle.Sour
 			Name: "logs/" + p.Service + ".log",
 			Collect: func(ctx context.Context) ([]byte, error) {
 				var b bytes.Buffer
-				_, err := readLogs(ctx, &b, cfg.Socket(role.Up), &supervisorv1.ReadLogsRequest{Process: p.Service, Tail: -1})
+				request := &supervisorv1.ReadLogsRequest{Process: p.Service, Tail: -1}
+				_, err := readLogs(ctx, &newer{to: &b}, cfg.Socket(role.Up), request)
 				return b.Bytes(), err
 			},
 		})

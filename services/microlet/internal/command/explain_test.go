@@ -3,6 +3,7 @@ package command
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -53,8 +54,8 @@ func (s *explainServer) ListPods(context.Context,
 
 func TestExplainPod(t *testing.T) {
 	dir := (&podsync{}).serve(t)
-	for _, name := range []string{"web", "default/web"} {
-		out, err := execute(t, "explain", name, "--runtime-dir="+dir)
+	for _, name := range []string{"web", "default/web", "pod/web", "po/web", "pod web", "pods web", "pod default/web"} {
+		out, err := execute(t, append(append([]string{"explain"}, strings.Fields(name)...), "--runtime-dir="+dir)...)
 		if err != nil || !strings.Contains(out, "pod default/web (uid 1, source API): failed\n  because admission: "+
 			"OutOfcpu: no room\n") {
 			t.Errorf("%s: %v\n%s", name, err, out)
@@ -79,8 +80,60 @@ const (
 		"    volumes: [{name: v, iscsi: {targetPortal: a, iqn: iqn.2001-04.a:b, lun: 1}}]}}}\n"
 )
 
+const serviceObject = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n"
+
+// gpuPod is one that no node of ours runs.
+func gpuPod(name, node, more string) string {
+	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec: {nodeName: %s, containers: "+
+		"[{name: c, image: i, resources: {limits: {nvidia.com/gpu: 1}}%s}]}\n", name, node, more)
+}
+
+// Of the pods of a cluster, the good ones are counted alone.
+func TestExplainACluster(t *testing.T) {
+	var pods []string
+	for i := range 30 {
+		node := fmt.Sprintf("node-%d", i%3)
+		if i < 4 {
+			pods = append(pods, gpuPod(fmt.Sprintf("gpu-%d", i), node, ""))
+			continue
+		}
+		pods = append(pods, fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: web-%d}\nspec: {nodeName: %s, "+
+			"containers: [{name: c, image: i}]}\n", i, node))
+	}
+	pods[3] = strings.Replace(pods[3], "image: i", "image: i, ports: [{containerPort: -1}]", 1)
+	cmd := New()
+	var out strings.Builder
+	cmd.SetIn(strings.NewReader(strings.Join(append(pods, serviceObject), "---\n")))
+	cmd.SetOut(&out)
+	cmd.SetArgs([]string{"explain", "-", "--runtime-dir=" + t.TempDir()})
+	err := cmd.ExecuteContext(t.Context())
+	if err == nil || err.Error() != "-: this node would not run 4 of 30 pods as they are: correct what is listed above" {
+		t.Errorf("error %v", err)
+	}
+	want := `
+26 of 30 pods would run; the others are refused:
+
+REFUSED  BECAUSE OF
+4        spec.containers.resources.limits[nvidia.com/gpu]
+1        invalid spec.containers.ports.containerPort
+
+REFUSED  PODS  NODE
+2        10    node-0
+1        10    node-1
+1        10    node-2
+1 other object has no pod: Service web
+`
+	if !strings.Contains(out.String(), want) || strings.Contains(out.String(), "web-9") {
+		t.Errorf("%s\nwant%s", &out, want)
+	}
+}
+
 func TestExplainFile(t *testing.T) {
 	running, away := (&podsync{}).serve(t), t.TempDir()
+	second := filepath.Join(away, "job.yaml")
+	if err := os.WriteFile(second, []byte(badJob), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	file := filepath.Join(away, "web.yaml")
 	for _, c := range []struct {
 		name, manifest string
@@ -98,6 +151,14 @@ func TestExplainFile(t *testing.T) {
 			"Job job: refused\n  not supported: spec.volumes[0].iscsi: remove it", true},
 		{"an invalid pod without podsync", "kind: Pod\napiVersion: v1\nmetadata: {name: a}\n",
 			[]string{"--runtime-dir=" + away}, "  invalid: spec.containers: Required value", true},
+		{"invalid and not supported", goodPod + "---\n" + gpuPod("gpu", "edge", `, ports: [{containerPort: -1}]`),
+			[]string{"--runtime-dir=" + away}, "  invalid: spec.containers[0].ports[0].containerPort: Invalid value: -1: " +
+				"must be between 1 and 65535, inclusive\n  not supported: " +
+				"spec.containers[0].resources.limits[nvidia.com/gpu]: device plugins", true},
+		{"an object without pods", goodPod + "---\n" + serviceObject, []string{"--runtime-dir=" + away},
+			"Pod web: this node would run it\n1 other object has no pod: Service web\n", false},
+		{"several files", goodPod, []string{second, "--runtime-dir=" + away},
+			"Pod web: this node would run it\nJob job: refused\n", true},
 		{"json", badJob, []string{"--runtime-dir=" + away, "-o", "json"}, `"refusedFields": [
       "spec.volumes[0].iscsi"
     ],

@@ -17,7 +17,7 @@ import (
 
 func newPods() *cobra.Command {
 	cfg := service.DefaultConfig()
-	namespace, output := "", outputTable
+	namespace, output, again, everywhere := "", outputTable, false, false
 	cmd := &cobra.Command{
 		Use:   "pods",
 		Short: "List the node's pods, as podsync knows them, with or without a cluster",
@@ -27,24 +27,48 @@ func newPods() *cobra.Command {
 	}
 	addRuntimeDir(cmd, &cfg)
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", namespace, "the pods' namespace; all of them if empty")
-	addOutput(cmd, &output, outputTable)
+	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", everywhere, "the pods of all namespaces: the default")
+	cmd.Flags().BoolVarP(&again, "watch", "w", again, "show them again every 2 s, until it is interrupted")
+	addOutput(cmd, &output, outputTable, outputName)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := checkOutput(output, outputTable); err != nil {
+		if err := checkOutput(output, outputTable, outputName); err != nil {
 			return err
 		}
-		list, err := listPods(cmd.Context(), &cfg, namespace)
-		if err != nil {
-			return err
+		if everywhere && namespace != "" {
+			return fmt.Errorf("--all-namespaces is given, and --namespace=%s: leave out one of them", namespace)
 		}
-		if output == outputJSON {
-			return encode(cmd.OutOrStdout(), list)
+		show := func(ctx context.Context, w io.Writer) error {
+			list, err := listPods(ctx, &cfg, namespace)
+			if err != nil {
+				return err
+			}
+			if len(list.Pods) == 0 && namespace != "" && output == outputTable {
+				fmt.Fprintf(cmd.ErrOrStderr(), "no pod of this node is in namespace %s\n", namespace)
+			}
+			return list.show(w, output)
 		}
-		if len(list.Pods) == 0 && namespace != "" {
-			fmt.Fprintf(cmd.ErrOrStderr(), "no pod of this node is in namespace %s\n", namespace)
+		if again {
+			return watch(cmd.Context(), cmd.OutOrStdout(), show)
 		}
-		return list.write(cmd.OutOrStdout(), time.Now())
+		return show(cmd.Context(), cmd.OutOrStdout())
 	}
 	return cmd
+}
+
+// show writes the list in the form that --output names.
+func (l *PodList) show(w io.Writer, output string) error {
+	switch output {
+	case outputTable:
+		return l.write(w, time.Now())
+	case outputName:
+		var b strings.Builder
+		for _, p := range l.Pods {
+			fmt.Fprintf(&b, "%s/%s\n", p.Namespace, p.Name)
+		}
+		_, err := io.WriteString(w, b.String())
+		return err
+	}
+	return encodeAs(w, output, l)
 }
 
 // PodList is what "microlet pods -o json" prints.

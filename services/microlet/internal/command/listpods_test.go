@@ -37,12 +37,25 @@ There may be more pods: api has not delivered its list yet.
 		list.Pods[0].Started != nil || len(list.Unsynced) != 1 || list.Unsynced[0] != "api" {
 		t.Errorf("%v\n%s", err, out)
 	}
+	for output, want := range map[string]string{
+		"name": "default/web\nshop/db-n\n", "yaml": "pods:\n- containers: 2\n  name: web\n",
+	} {
+		out, err := execute(t, "pods", "-A", "-o", output, "--runtime-dir="+dir)
+		if err != nil || !strings.HasPrefix(out, want) {
+			t.Errorf("-o %s: %v\n%s", output, err, out)
+		}
+	}
+	watched, cancel := start(t, "pods", "-w", "--runtime-dir="+dir)
+	await(t, "the pods", func() bool { return strings.Contains(watched.String(), want) })
+	if err := cancel(); err != nil {
+		t.Error(err)
+	}
 	for _, c := range []struct {
 		args []string
 		want string
 	}{
 		{[]string{"pods", "--runtime-dir=" + t.TempDir()}, "podsync is not running"},
-		{[]string{"pods", "-o", "yaml"}, `output is "yaml": use "table" or "json"`},
+		{[]string{"pods", "-o", "xml"}, `output is "xml": use "table", "name", "json" or "yaml"`},
 		{[]string{"pods", "web"}, `"web" is no flag`},
 	} {
 		if got := refused(t, c.args...); !strings.Contains(got, c.want) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/spf13/cobra"
@@ -19,6 +20,7 @@ import (
 
 func newLogs() *cobra.Command {
 	cfg := service.DefaultConfig()
+	since := time.Duration(0)
 	request := &supervisorv1.ReadLogsRequest{Tail: -1}
 	cmd := &cobra.Command{
 		Use:   "logs [SERVICE]",
@@ -35,16 +37,26 @@ func newLogs() *cobra.Command {
 	cmd.Flags().Int32Var(&request.Tail, "tail", request.Tail, "how many of the newest lines to begin with; -1 is all")
 	cmd.Flags().StringVar(&request.Word, "pod", request.Word,
 		"only lines that name this pod, by its name, namespace/name or UID")
+	cmd.Flags().DurationVar(&since, "since", since, "only lines that are at most this old, such as 10m; 0 is all")
 	cmd.ValidArgsFunction = completeServices
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if since < 0 {
+			return fmt.Errorf("since is %v: give how old lines may be, such as 10m", since)
+		}
 		if request.GetTail() < -1 {
 			return fmt.Errorf("tail is %d: give a number of lines, or -1 for all", request.GetTail())
 		}
 		if len(args) > 0 {
 			request.Process = args[0]
 		}
-		lines, err := readLogs(run.Signals(cmd.Context()), cmd.OutOrStdout(), cfg.Socket(role.Up), request)
-		if err == nil && lines == 0 && request.GetWord() != "" && request.GetTail() != 0 {
+		show := &newer{to: cmd.OutOrStdout()}
+		if since > 0 {
+			show.than = time.Now().Add(-since)
+		}
+		lines, err := readLogs(run.Signals(cmd.Context()), show, cfg.Socket(role.Up), request)
+		if err == nil && lines == 0 && since > 0 {
+			fmt.Fprintf(cmd.ErrOrStderr(), "no line is newer than %v; leave out --since for older ones\n", since)
+		} else if err == nil && lines == 0 && request.GetWord() != "" && request.GetTail() != 0 {
 			fmt.Fprintf(cmd.ErrOrStderr(), "none of the newest lines names pod %s; see \"microlet pods\" for its name, and the "+
 				"whole log on the standard error of microlet up\n", request.GetWord())
 		}
@@ -67,7 +79,7 @@ func atMostOneService(_ *cobra.Command, args []string) error {
 }
 
 // readLogs copies the lines that the supervisor sends, and counts them.
-func readLogs(ctx context.Context, to io.Writer, socket string, request *supervisorv1.ReadLogsRequest) (int, error) {
+func readLogs(ctx context.Context, to *newer, socket string, request *supervisorv1.ReadLogsRequest) (int, error) {
 	lines := 0
 	up, closeUp, err := dialUp(socket)
 	if err != nil {
@@ -93,22 +105,53 @@ func readLogs(ctx context.Context, to io.Writer, socket string, request *supervi
 		case err != nil:
 			return lines, explain(err, socket)
 		}
-		lines += len(page.GetLines())
-		if err := writeLogs(to, page); err != nil {
+		shown, err := to.write(page)
+		if lines += shown; err != nil {
 			return lines, err
 		}
 	}
 }
 
-func writeLogs(to io.Writer, page *supervisorv1.ReadLogsResponse) error {
-	w := bufio.NewWriter(to)
+// newer shows the lines of logs that are newer than a time, or all if it is zero.
+type newer struct {
+	to   io.Writer
+	than time.Time
+	// keeps says that the last line with a time was new enough: those without one belong to it.
+	keeps bool
+}
+
+// write shows the lines of a page that are new enough, and counts them.
+func (n *newer) write(page *supervisorv1.ReadLogsResponse) (shown int, err error) {
+	w := bufio.NewWriter(n.to)
 	if page.GetMissed() {
 		fmt.Fprintln(w, "(lines are missing here: they came faster than they were read)")
 	}
 	for _, line := range page.GetLines() {
-		fmt.Fprintln(w, harmless(string(line)))
+		text := string(line)
+		if at, ok := lineTime(text); ok {
+			n.keeps = !at.Before(n.than)
+		}
+		if n.keeps || n.than.IsZero() {
+			shown++
+			fmt.Fprintln(w, harmless(text))
+		}
 	}
-	return w.Flush()
+	return shown, w.Flush()
+}
+
+// lineTime is when a line of either format was written; false if it does not say so.
+func lineTime(line string) (time.Time, bool) {
+	text, ok := strings.CutPrefix(line, "time=")
+	if !ok {
+		if text, ok = strings.CutPrefix(line, `{"time":"`); !ok {
+			return time.Time{}, false
+		}
+	}
+	if end := strings.IndexAny(text, ` "`); end >= 0 {
+		text = text[:end]
+	}
+	at, err := time.Parse(time.RFC3339Nano, text)
+	return at, err == nil
 }
 
 // harmless is text without what would control a terminal: a service that an attacker has taken over controls its log.

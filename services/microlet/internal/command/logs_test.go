@@ -3,6 +3,7 @@ package command
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -74,6 +75,27 @@ func TestLogs(t *testing.T) {
 		if got := refused(t, c.args...); !strings.Contains(got, c.want) {
 			t.Errorf("%q: %s", c.args, got)
 		}
+	}
+}
+
+func TestLogsSince(t *testing.T) {
+	var out strings.Builder
+	n := &newer{to: &out, than: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)}
+	shown, err := n.write(&supervisorv1.ReadLogsResponse{Lines: [][]byte{
+		[]byte("of a line that is gone"), []byte("time=2026-01-01T11:59:59.999Z level=INFO msg=old"), []byte("  of old"),
+		[]byte("time=2026-01-01T13:30:00+01:00 level=INFO msg=new"), []byte("  of new"),
+		[]byte(`{"time":"2026-01-01T11:00:00Z","msg":"old"}`), []byte(`{"time":"2026-01-01T12:00:00Z","msg":"new"}`),
+		[]byte("time=never"),
+	}})
+	want := "time=2026-01-01T13:30:00+01:00 level=INFO msg=new\n  of new\n" +
+		`{"time":"2026-01-01T12:00:00Z","msg":"new"}` + "\ntime=never\n"
+	if err != nil || shown != 4 || out.String() != want {
+		t.Errorf("%d, %v\n%s", shown, err, &out)
+	}
+	dir := (&fakeUp{}).serve(t)
+	if out, err := execute(t, "logs", "--since=1m", "--runtime-dir="+dir); err != nil ||
+		!strings.HasPrefix(out, "no line is newer than 1m0s") {
+		t.Errorf("%v, %q", err, out)
 	}
 }
 

@@ -3,6 +3,7 @@ package command
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -18,11 +19,11 @@ func TestNamesOfCommands(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"statsu"}, `"statsu" is no command: did you mean microlet sta`},
+		{[]string{"statsu"}, `"statsu" is no command: did you mean microlet status?`},
 		{[]string{"unknown"}, `"unknown" is no command: see microlet --help`},
 		{[]string{"help", "unknown"}, `"unknown" is no command: see microlet --help`},
 		{[]string{"help", "up", "more"}, `"more" is no command: see microlet up --help`},
-		{[]string{"completion", "bahs"}, `"bahs" is no command: did you mean microlet completion bash?`},
+		{[]string{"completion", "bahs"}, `there is no completion for "bahs": use one of bash, fish, powershell, zsh`},
 		{[]string{"completion", "bash", "extra"}, `"extra" is no flag`},
 		{[]string{"health", "bsu"}, `"bsu" is no service: name one of bus, podsync`},
 		{[]string{"run-pod", "/nonexistent"}, "manifest /nonexistent: it does not exist: check the path"},
@@ -37,6 +38,38 @@ func TestNamesOfCommands(t *testing.T) {
 			t.Errorf("%q: %v, and %d bytes", args, err, len(out))
 		}
 	}
+}
+
+// A person who types the name of a service meant something else. A unit, which has no terminal, starts it.
+func TestAServiceOnATerminal(t *testing.T) {
+	for name, want := range map[string]string{
+		"stats": "see microlet top and microlet status", "pleg": "see microlet status pleg and microlet logs pleg",
+	} {
+		cmd := Of([]string{name})
+		cmd.SetIn(terminal(t))
+		cmd.SetArgs([]string{name})
+		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), want) ||
+			!strings.Contains(err.Error(), name+" is a service") {
+			t.Errorf("%s: %v", name, err)
+		}
+		cmd = Of([]string{name})
+		cmd.SetIn(terminal(t))
+		cmd.SetArgs([]string{name, "--runtime-dir=relative", "--replica=.."})
+		if err := cmd.ExecuteContext(t.Context()); err == nil || strings.Contains(err.Error(), "is a service") {
+			t.Errorf("%s with a flag: %v", name, err)
+		}
+	}
+}
+
+// terminal is one that no person sits at.
+func terminal(t *testing.T) *os.File {
+	t.Helper()
+	f, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
 }
 
 // TestOneServicesCommandLine: what a service answers is the same, whether the other commands are there or not.

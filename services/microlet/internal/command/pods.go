@@ -17,6 +17,7 @@ import (
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/formername"
 	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/internal/unixgrpc"
@@ -33,7 +34,7 @@ const (
 // pods is a connection to podsync's face for root.
 type pods struct {
 	socket string
-	client podsyncv1.PodsyncServiceClient
+	local  podsyncv1.LocalPodServiceClient
 	// explain answers questions about any pod.
 	explain podsyncv1.ExplainServiceClient
 	close   func() error
@@ -49,7 +50,7 @@ func dialPods(cfg *service.Config) (*pods, error) {
 		return nil, err
 	}
 	return &pods{
-		socket: socket, client: podsyncv1.NewPodsyncServiceClient(conn),
+		socket: socket, local: podsyncv1.NewLocalPodServiceClient(formername.Conn(conn)),
 		explain: podsyncv1.NewExplainServiceClient(conn), close: conn.Close,
 	}, nil
 }
@@ -66,6 +67,11 @@ func askPodsync[Question, Answer any](ctx context.Context, p *pods, question *Qu
 	return answer, nil
 }
 
+var (
+	errOnlyRoot  = errors.New("only root may ask podsync: use sudo")
+	errNoPodsync = errors.New("podsync is not running")
+)
+
 // explainPods says what an operator can do about a request that failed.
 func explainPods(err error, socket string) error {
 	refusal := status.Convert(err)
@@ -73,18 +79,17 @@ func explainPods(err error, socket string) error {
 	case codes.InvalidArgument, codes.AlreadyExists, codes.NotFound:
 		return errors.New(refusal.Message())
 	case codes.PermissionDenied, codes.Unauthenticated:
-		return fmt.Errorf("only root may ask podsync: use sudo (%s)", refusal.Message())
+		return errOnlyRoot
 	case codes.DeadlineExceeded:
 		return fmt.Errorf("podsync does not answer on %s within %v: see microlet status", socket, podsTimeout)
 	case codes.Unimplemented:
 		return fmt.Errorf("podsync on %s is of an older version, which cannot do this: restart it", socket)
 	}
 	if errors.Is(err, os.ErrNotExist) || refusal.Code() == codes.Unavailable {
-		return fmt.Errorf("podsync is not running: nothing serves %s; start microlet up, or name its --runtime-dir",
-			socket)
+		return fmt.Errorf("%w: nothing serves %s; start microlet up, or name its --runtime-dir", errNoPodsync, socket)
 	}
 	if errors.Is(err, os.ErrPermission) {
-		return fmt.Errorf("only root may ask podsync: use sudo: %w", err)
+		return errOnlyRoot
 	}
 	return fmt.Errorf("ask podsync on %s: %w", socket, err)
 }
@@ -116,12 +121,12 @@ With a cluster, a mirror pod shows it there. Only root may do this.`,
 		}
 		p, err := dialPods(&cfg)
 		if err != nil {
-			return err
+			return errors.Join(judgeUnasked(err, args[0], manifest), err)
 		}
 		defer func() { _ = p.close() }() // what it was for has been answered
 		answer, err := askPodsync(cmd.Context(), p, &podsyncv1.RunPodRequest{Manifest: manifest}, p.runPod(args[0]))
 		if err != nil {
-			return err
+			return errors.Join(judgeUnasked(err, args[0], manifest), err)
 		}
 		did := strings.ToLower(strings.TrimPrefix(answer.GetOutcome().String(), "OUTCOME_"))
 		fmt.Fprintf(cmd.OutOrStdout(), "pod %s %s, uid %s\n", fullName(answer.GetPod()), did, answer.GetPod().GetUid())
@@ -133,11 +138,19 @@ With a cluster, a mirror pod shows it there. Only root may do this.`,
 	return cmd
 }
 
+// judgeUnasked is what is wrong with a manifest that podsync could not be asked about, since it does not run.
+func judgeUnasked(err error, name string, manifest []byte) error {
+	if !errors.Is(err, errNoPodsync) {
+		return nil
+	}
+	return judgeStatic(name, manifest)
+}
+
 // runPod is RunPod for a manifest of that name, which an answer about it begins with.
 func (p *pods) runPod(name string) func(context.Context, *podsyncv1.RunPodRequest, ...grpc.CallOption) (
 	*podsyncv1.RunPodResponse, error) {
 	return func(ctx context.Context, r *podsyncv1.RunPodRequest, o ...grpc.CallOption) (*podsyncv1.RunPodResponse, error) {
-		answer, err := p.client.RunPod(ctx, r, o...)
+		answer, err := p.local.RunPod(ctx, r, o...)
 		if status.Code(err) == codes.InvalidArgument {
 			err = status.Errorf(codes.InvalidArgument, "%s: %s", name, status.Convert(err).Message())
 		}
@@ -175,7 +188,7 @@ with the node's name. Only root may do this.`,
 		}
 		defer func() { _ = p.close() }() // what it was for has been answered
 		answer, err := askPodsync(cmd.Context(), p,
-			&podsyncv1.RemovePodRequest{Name: args[0], Namespace: namespace}, p.client.RemovePod)
+			&podsyncv1.RemovePodRequest{Name: args[0], Namespace: namespace}, p.local.RemovePod)
 		if err != nil {
 			return err
 		}
@@ -197,7 +210,7 @@ func completePods(ctx context.Context, cfg *service.Config, namespace string) []
 	defer func() { _ = p.close() }() // the shell wants names and no errors
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	answer, err := p.client.ListLocalPods(ctx, &podsyncv1.ListLocalPodsRequest{})
+	answer, err := p.local.ListLocalPods(ctx, &podsyncv1.ListLocalPodsRequest{})
 	if err != nil {
 		return nil
 	}
@@ -212,8 +225,11 @@ func completePods(ctx context.Context, cfg *service.Config, namespace string) []
 
 func fullName(p *podsyncv1.LocalPod) string { return p.GetNamespace() + "/" + p.GetName() }
 
-// readManifest reads a file, or the standard input for "-".
-func readManifest(in io.Reader, name string) ([]byte, error) {
+// readManifest reads what podsync is given: a file, or the standard input for "-".
+func readManifest(in io.Reader, name string) ([]byte, error) { return readFile(in, name, maxManifest) }
+
+// readFile reads a file, or the standard input for "-", that is not longer than a limit.
+func readFile(in io.Reader, name string, limit int64) ([]byte, error) {
 	if name != "-" {
 		f, err := os.Open(name)
 		if err != nil {
@@ -222,12 +238,12 @@ func readManifest(in io.Reader, name string) ([]byte, error) {
 		defer f.Close()
 		in = f
 	}
-	data, err := io.ReadAll(io.LimitReader(in, maxManifest+1))
+	data, err := io.ReadAll(io.LimitReader(in, limit+1))
 	switch {
 	case err != nil:
 		return nil, unreadManifest(name, err)
-	case len(data) > maxManifest:
-		return nil, fmt.Errorf("manifest %s: it is longer than %d bytes: run its pods one by one", name, maxManifest)
+	case int64(len(data)) > limit:
+		return nil, fmt.Errorf("manifest %s: it is longer than %d bytes: give its pods in several files", name, limit)
 	case len(data) == 0:
 		return nil, fmt.Errorf("manifest %s: it is empty: give one of a Pod", name)
 	}
@@ -275,7 +291,7 @@ func (p *pods) look(ctx context.Context, pod *podsyncv1.LocalPod, timeout time.D
 	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
 	for {
-		answer, err := p.client.GetLocalPod(ctx, &podsyncv1.GetLocalPodRequest{Uid: pod.GetUid()})
+		answer, err := p.local.GetLocalPod(ctx, &podsyncv1.GetLocalPodRequest{Uid: pod.GetUid()})
 		code := status.Code(err)
 		if err == nil || code == codes.NotFound {
 			s := &v1.PodStatus{}

@@ -65,5 +65,6 @@ func newRoot() *cobra.Command {
 func addService(root *cobra.Command, s service.Definition) {
 	c := s.Command()
 	c.GroupID = "service"
+	refuseByHand(c)
 	root.AddCommand(c)
 }

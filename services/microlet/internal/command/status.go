@@ -1,20 +1,19 @@
 package command
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/util/duration"
@@ -36,45 +35,63 @@ const outputWide = "wide"
 // notReady is the exit code of --exit-code, as systemctl status has it of a unit that does not run.
 const notReady = 3
 
-// watchPeriod is how often --watch looks.
-const watchPeriod = 2 * time.Second
+// statusOptions are the flags of status.
+type statusOptions struct {
+	service               service.Config
+	output                string
+	watch, exitCode, wait bool
+	timeout               time.Duration
+}
 
 func newStatus() *cobra.Command {
-	cfg := service.DefaultConfig()
-	output, watch, exitCode := outputTable, false, false
+	o := statusOptions{service: service.DefaultConfig(), output: outputTable, timeout: waitDefault}
 	cmd := &cobra.Command{
-		Use:   "status",
+		Use:   "status [SERVICE...]",
 		Short: "Show the node's services: state, pid, uptime, restarts, memory, heartbeat",
-		Long: "Show the node's services: state, pid, uptime, restarts, memory, heartbeat. Only root may ask.\n" +
-			"It ends with 0 if \"microlet up\" answers, whatever the services do, and with 1 if it does not.\n" +
+		Long: "Show the node's services, or those named: state, pid, uptime, restarts, memory, heartbeat.\n" +
+			"Only root may ask. It ends with 0 if \"microlet up\" answers, whatever the services do, and with 1 if\n" +
+			"it does not.\n" +
 			"Where units start the services, it shows them as external, by their heartbeats.\n" +
 			"With --exit-code it ends with 3 if a service is not ready; external ones are ready while their\n" +
-			"heartbeats come.",
-		Args: service.NoArguments,
+			"heartbeats come. With --wait it does so only after --timeout.",
+		Example: "  microlet status\n  microlet status podsync -o yaml\n  microlet status --wait --timeout=2m",
+		Args:    anyServices,
 	}
-	addRuntimeDir(cmd, &cfg)
-	cmd.Flags().StringVarP(&output, "output", "o", output,
-		`"table", "wide" with versions and command lines, or "json"`)
-	cmd.Flags().BoolVarP(&watch, "watch", "w", watch, "show it again every 2 s, until it is interrupted")
-	cmd.Flags().BoolVar(&exitCode, "exit-code", exitCode, "end with 3 if a service is not ready")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		show, ok := map[string]func(io.Writer, Status) error{
-			outputTable: writeTable, outputWide: writeWide, outputJSON: writeJSON,
-		}[output]
-		switch {
-		case !ok:
-			return fmt.Errorf(`output is %q: use "table", "wide" or "json"`, output)
-		case watch && exitCode:
-			return errors.New("--watch never ends by itself and has no exit code: leave out --exit-code or --watch")
-		case watch:
-			return watchStatus(cmd.Context(), cmd.OutOrStdout(), &cfg, show)
+	addRuntimeDir(cmd, &o.service)
+	cmd.Flags().StringVarP(&o.output, "output", "o", o.output,
+		`"table", "wide" with versions and command lines, "json" or "yaml"`)
+	cmd.Flags().BoolVarP(&o.watch, "watch", "w", o.watch, "show it again every 2 s, until it is interrupted")
+	cmd.Flags().BoolVar(&o.exitCode, "exit-code", o.exitCode, "end with 3 if a service is not ready")
+	cmd.Flags().BoolVar(&o.wait, "wait", o.wait,
+		"wait until the services are ready, and end with 3 if they do not become so")
+	cmd.Flags().DurationVar(&o.timeout, "timeout", o.timeout, "how long to wait")
+	cmd.ValidArgsFunction = completeAllServices
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := o.check(); err != nil {
+			return err
 		}
-		all, err := askStatus(cmd.Context(), &cfg)
+		ask := func(ctx context.Context) (Status, error) {
+			all, err := askStatus(ctx, &o.service)
+			if err != nil {
+				return all, err
+			}
+			return all.of(args)
+		}
+		if o.watch {
+			return watch(cmd.Context(), cmd.OutOrStdout(), func(ctx context.Context, w io.Writer) error {
+				all, err := ask(ctx)
+				if err != nil {
+					return err
+				}
+				return o.show(w, all)
+			})
+		}
+		all, err := o.ask(run.Signals(cmd.Context()), ask)
 		if err != nil {
 			return err
 		}
-		err = show(cmd.OutOrStdout(), all)
-		if missing := all.notReady(); exitCode && err == nil && len(missing) > 0 {
+		err = o.show(cmd.OutOrStdout(), all)
+		if missing := all.notReady(); (o.exitCode || o.wait) && err == nil && len(missing) > 0 {
 			return service.ExitError{Code: notReady, Err: fmt.Errorf("not ready: %s", strings.Join(missing, ", "))}
 		}
 		return err
@@ -82,34 +99,83 @@ func newStatus() *cobra.Command {
 	return cmd
 }
 
-// watchStatus shows the status again and again. A supervisor that is away is waited for.
-func watchStatus(ctx context.Context, out io.Writer, cfg *service.Config, show func(io.Writer, Status) error) error {
-	ctx = run.Signals(ctx)
-	t := time.NewTicker(watchPeriod)
+func (o *statusOptions) check() error {
+	switch {
+	case o.watch && (o.exitCode || o.wait):
+		return errors.New("--watch never ends by itself and has no exit code: leave out --exit-code and --wait, or --watch")
+	case o.output == outputWide:
+		return checkPositive("timeout", o.timeout)
+	}
+	return errors.Join(checkOutput(o.output, outputTable, outputWide), checkPositive("timeout", o.timeout))
+}
+
+func (o *statusOptions) show(w io.Writer, s Status) error {
+	switch o.output {
+	case outputTable:
+		return writeTable(w, s)
+	case outputWide:
+		return writeWide(w, s)
+	}
+	return encodeAs(w, o.output, s)
+}
+
+// ask asks once or, with --wait, until all services are ready, or the time is over.
+func (o *statusOptions) ask(ctx context.Context, ask func(context.Context) (Status, error)) (Status, error) {
+	if !o.wait {
+		return ask(ctx)
+	}
+	over := time.NewTimer(o.timeout)
+	defer over.Stop()
+	t := time.NewTicker(lookEvery)
 	defer t.Stop()
 	for {
-		var b bytes.Buffer
-		all, err := askStatus(ctx, cfg)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err != nil {
-			fmt.Fprintln(&b, err)
-		} else if err := show(&b, all); err != nil {
-			return err
-		}
-		if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-			fmt.Fprint(out, "\x1b[H\x1b[2J") // to the first line of an empty screen
-		}
-		if _, err := b.WriteTo(out); err != nil {
-			return err
+		all, err := ask(ctx)
+		if err == nil && len(all.notReady()) == 0 {
+			return all, nil
 		}
 		select {
 		case <-ctx.Done():
-			return nil
+			return all, context.Cause(ctx)
+		case <-over.C:
+			return all, err
 		case <-t.C:
 		}
 	}
+}
+
+// anyServices refuses what is no service.
+func anyServices(_ *cobra.Command, args []string) error {
+	for _, a := range args {
+		name, _, _ := strings.Cut(a, ".")
+		if _, err := findRole(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// completeAllServices completes any argument with the names of services.
+func completeAllServices(cmd *cobra.Command, _ []string, word string) ([]string, cobra.ShellCompDirective) {
+	return completeServices(cmd, nil, word)
+}
+
+// of is the status of the services with these names, each with all of its replicas; all of it without names.
+func (s Status) of(names []string) (Status, error) {
+	if len(names) == 0 {
+		return s, nil
+	}
+	all := s.Processes
+	s.Processes, s.Certificates = nil, nil
+	for _, p := range all {
+		service, _, _ := strings.Cut(p.Service, ".")
+		if slices.Contains(names, p.Service) || slices.Contains(names, service) {
+			s.Processes = append(s.Processes, p)
+		}
+	}
+	if len(s.Processes) == 0 {
+		return s, fmt.Errorf("%s does not run on this node: see microlet status", strings.Join(names, ", "))
+	}
+	return s, nil
 }
 
 // askStatus asks the supervisor or, on a node that has none, the bus for the heartbeats of the services.
@@ -178,7 +244,7 @@ func explain(err error, socket string) error {
 		return fmt.Errorf("%w: nothing serves %s; start it, or name its --runtime-dir", errNoSupervisor, socket)
 	case errors.Is(err, fs.ErrPermission), strings.Contains(text, syscall.EACCES.Error()),
 		strings.Contains(text, "PermissionDenied"):
-		return fmt.Errorf("microlet up may only be asked by root: %w", err)
+		return errors.New("only root may ask microlet up: use sudo")
 	case status.Code(err) == codes.NotFound, status.Code(err) == codes.FailedPrecondition:
 		return errors.New(status.Convert(err).Message())
 	case status.Code(err) == codes.Unimplemented:
@@ -301,8 +367,6 @@ func (s *Status) notReady() []string {
 	}
 	return names
 }
-
-func writeJSON(w io.Writer, s Status) error { return encode(w, s) }
 
 // writeWide is the table with what each process is: its version and its command line.
 func writeWide(w io.Writer, s Status) error {

@@ -59,7 +59,7 @@ podsync  stuck    -    -       0         -        -          -               wai
 		t.Errorf("table is\n%s\nwant\n%s", &table, want)
 	}
 	var out bytes.Buffer
-	if err := writeJSON(&out, s); err != nil {
+	if err := encode(&out, s); err != nil {
 		t.Fatal(err)
 	}
 	var back Status
@@ -102,7 +102,7 @@ serving      -                     there is none yet  /pki/server.pem
 	if err := writeTable(&all, s); err != nil || !strings.Contains(all.String(), "/pki/client.pem") {
 		t.Errorf("the status is\n%s, %v", &all, err)
 	}
-	if err := writeJSON(&out, s); err != nil {
+	if err := encode(&out, s); err != nil {
 		t.Fatal(err)
 	}
 	var back Status
@@ -126,7 +126,7 @@ func TestStatusOfAServiceThatLies(t *testing.T) {
 	if err := writeWide(&table, s); err != nil || strings.ContainsAny(table.String(), "\x1b\a\u009b") {
 		t.Errorf("%q, %v", &table, err)
 	}
-	if err := writeJSON(&all, s); err != nil || !json.Valid(all.Bytes()) {
+	if err := encode(&all, s); err != nil || !json.Valid(all.Bytes()) {
 		t.Errorf("%s, %v", &all, err)
 	}
 }

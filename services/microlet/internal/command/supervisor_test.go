@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	supervisorv1 "github.com/microlet/microlet/proto/microlet/supervisor/v1"
@@ -52,7 +54,7 @@ func (u *fakeUp) serve(t *testing.T) (dir string) {
 	return serveAs(t, role.Up, func(s *grpc.Server) { supervisorv1.RegisterSupervisorServiceServer(s, u) })
 }
 
-// serveAs listens as a role does in a runtime folder, and allows root's tools all that is registered.
+// serveAs listens as a role does in a runtime folder, and offers root's tools all that is registered.
 func serveAs(t *testing.T, r role.Role, register func(*grpc.Server)) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -67,7 +69,10 @@ func serveAs(t *testing.T, r role.Role, register func(*grpc.Server)) (dir string
 	policy := unixgrpc.NewPolicy(nil)
 	server := unixgrpc.NewServer(unixgrpc.ServerOptions{Policy: policy})
 	register(server)
+	names := health.NewServer()
+	grpc_health_v1.RegisterHealthServer(server, names)
 	for service, info := range server.GetServiceInfo() {
+		names.SetServingStatus(service, grpc_health_v1.HealthCheckResponse_SERVING)
 		for _, m := range info.Methods {
 			policy.Allow("/"+service+"/"+m.Name, role.Up)
 		}
@@ -113,6 +118,44 @@ func TestStatusExitCode(t *testing.T) {
 	}
 	if got := refused(t, "status", "--exit-code", "--watch", "--runtime-dir="+dir); !strings.Contains(got, "leave out") {
 		t.Error(got)
+	}
+}
+
+func TestStatusOfServices(t *testing.T) {
+	dir := (&fakeUp{processes: []*supervisorv1.Process{
+		process("bus", supervisorv1.State_STATE_READY, 8, time.Second),
+		process("pleg", supervisorv1.State_STATE_READY, 9, -1),
+		process("prober", supervisorv1.State_STATE_READY, 10, -1),
+		process("prober.1", supervisorv1.State_STATE_READY, 11, -1),
+	}}).serve(t)
+	out, err := execute(t, "status", "bus", "prober", "-o", "yaml", "--runtime-dir="+dir)
+	if err != nil || strings.Contains(out, "pleg") || strings.Count(out, "service: prober") != 2 {
+		t.Errorf("%v\n%s", err, out)
+	}
+	got := refused(t, "status", "stats", "--runtime-dir="+dir)
+	if !strings.Contains(got, "stats does not run on this node") {
+		t.Error(got)
+	}
+}
+
+func TestStatusWait(t *testing.T) {
+	u := &fakeUp{processes: []*supervisorv1.Process{process("bus", supervisorv1.State_STATE_BACKOFF, 0, -1)}}
+	dir := u.serve(t)
+	_, err := execute(t, "status", "--wait", "--timeout=1ms", "--runtime-dir="+dir)
+	var exit service.ExitError
+	if !errors.As(err, &exit) || exit.Code != 3 || err.Error() != "not ready: bus" {
+		t.Errorf("after the time: %v", err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := execute(t, "status", "bus", "--wait", "--runtime-dir="+dir)
+		done <- err
+	}()
+	u.mu.Lock()
+	u.processes[0] = process("bus", supervisorv1.State_STATE_READY, 8, time.Second)
+	u.mu.Unlock()
+	if err := <-done; err != nil {
+		t.Errorf("when it is ready: %v", err)
 	}
 }
 

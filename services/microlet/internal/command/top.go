@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/run"
@@ -34,7 +33,7 @@ func newTop() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		in, isIn := cmd.InOrStdin().(*os.File)
 		out, isOut := cmd.OutOrStdout().(*os.File)
-		if !isIn || !isOut || !term.IsTerminal(int(in.Fd())) || !term.IsTerminal(int(out.Fd())) {
+		if !isIn || !isOut || !isTerminal(in) || !isTerminal(out) {
 			return errors.New("top needs a terminal: without one, use microlet status --watch")
 		}
 		if _, err := askStatus(cmd.Context(), &cfg); err != nil {

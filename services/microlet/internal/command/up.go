@@ -107,5 +107,5 @@ func (f *upFlags) load() ([]kubeletconfig.Warning, error) {
 		cfg.Service.Log = log // what is wrong with it is reported
 	}
 	cfg.Kubelet = kubelet
-	return warnings, errors.Join(wrong, err, cfg.Validate())
+	return warnings, kubeletconfig.Once(errors.Join(wrong, err, cfg.Validate()))
 }

@@ -85,7 +85,7 @@ func TestMistakesInTheCommandLine(t *testing.T) {
 		{[]string{"run-pod", "a", "b"}, `"b" is one too many`},
 		{[]string{"rm-pod"}, "name the pod's name or UID"},
 		{[]string{"run-pod", "a", "--tiemout=3s"}, "did you mean --timeout?"},
-		{[]string{"status", "extra"}, `"extra" is no flag`},
+		{[]string{"status", "extra"}, `"extra" is no service`},
 	} {
 		got := refused(t, c.args...)
 		if !strings.Contains(got, c.want) {

@@ -45,8 +45,8 @@ func newVersion() *cobra.Command {
 		if err := checkOutput(output, outputText); err != nil {
 			return err
 		}
-		if output == outputJSON {
-			return encode(cmd.OutOrStdout(), thisVersion())
+		if output != outputText {
+			return encodeAs(cmd.OutOrStdout(), output, thisVersion())
 		}
 		_, err := fmt.Fprintln(cmd.OutOrStdout(), thisVersion())
 		return err

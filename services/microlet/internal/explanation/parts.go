@@ -67,7 +67,7 @@ func (p *subject) fields() *Node {
 	for _, f := range p.e.GetRefusedFields() {
 		refused = append(refused, &Node{
 			Name: f, State: Failed, Reason: "UnsupportedField", Message: "this node agent does not support it yet",
-			Remedy: "remove it from the pod, or run the pod on another node",
+			Remedy: FieldRemedy(f),
 		})
 	}
 	return group("fields", refused)

@@ -8,6 +8,8 @@ const logFiles = "or the files in the pod's folder below podLogsDir, by default 
 // remedies say what to do about a reason.
 var remedies = map[string]string{
 	"OutOf":                      "free resources on the node, lower the pod's requests, or run it elsewhere",
+	"Deferred":                   "free resources on the node, or have the pod ask for less",
+	"Infeasible":                 "have the pod ask for what the message allows, or delete it and create it with that",
 	"NodeAffinity":               "change the pod's node selector or affinity, or the labels of the Node",
 	"NodePorts":                  "another pod of the node has the host port: change hostPort, or move one of them",
 	"NodeName":                   "spec.nodeName names another node",
@@ -39,6 +41,17 @@ var remedies = map[string]string{
 	"ContainerCannotRun":         "the runtime could not start the process: check command, args and the mounts",
 	"PostStartHookError":         "correct lifecycle.postStart, or see what it needs",
 	"Unhealthy":                  "check that the container listens there, and the probe's port, path and timeouts",
+}
+
+// FieldRemedy says what to do about a field that is refused.
+func FieldRemedy(field string) string {
+	switch {
+	case strings.HasSuffix(field, ".resources.claims"), strings.HasPrefix(field, "spec.resourceClaims"):
+		return "dynamic resource allocation is not built: run the pod on a node with another agent"
+	case strings.Contains(field, ".resources.limits["), strings.Contains(field, ".resources.requests["):
+		return "device plugins are not built: run the pod on a node with another agent, or remove the resource"
+	}
+	return "remove it from the pod, or run the pod on another node"
 }
 
 func remedy(reason string) string {

@@ -28,6 +28,9 @@ func (h Host) kubeconfig(ctx context.Context, r *report, k *kubeletconfig.Config
 		r.ok("API server", "none: without --kubeconfig the node is standalone")
 		return
 	}
+	if h.refuses("--kubeconfig", "--bootstrap-kubeconfig") {
+		return
+	}
 	file := k.Node.Kubeconfig
 	config, err := clientcmd.BuildConfigFromFlags("", file)
 	if err != nil && k.Node.BootstrapKubeconfig != "" {
@@ -36,7 +39,7 @@ func (h Host) kubeconfig(ctx context.Context, r *report, k *kubeletconfig.Config
 		return
 	}
 	if err != nil {
-		r.failed("kubeconfig", file+" cannot be used", "correct the file; see the line about --kubeconfig")
+		r.failed("kubeconfig", file+" cannot be used", "correct the file")
 		return
 	}
 	h.clientCertificate(r, config)
@@ -58,8 +61,8 @@ func (h Host) servingCertificate(r *report, k *kubeletconfig.Config) {
 			return
 		}
 	}
-	if file == "" {
-		return // the node signs its own
+	if file == "" || h.refuses("tlsCertFile") {
+		return // the node signs its own, or cannot use the file
 	}
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -140,6 +143,12 @@ func (h Host) reach(ctx context.Context, r *report, k *kubeletconfig.Config, con
 		return
 	}
 	response, err := client.Do(request)
+	if plugin := config.ExecProvider; err != nil && plugin != nil && strings.Contains(err.Error(), credentialsFailed) {
+		_, why, _ := strings.Cut(reason(err), credentialsFailed)
+		r.failed("API server", fmt.Sprintf("the credential plugin %s failed: %s", plugin.Command, why),
+			fmt.Sprintf("run it by hand as root; check its path, args and env below users[].user.exec of %s", k.Node.Kubeconfig))
+		return
+	}
 	if err != nil {
 		r.failed("API server", server+" cannot be reached: "+reason(err), "check its address, the network and the CA")
 		return
@@ -149,6 +158,7 @@ func (h Host) reach(ctx context.Context, r *report, k *kubeletconfig.Config, con
 	switch response.StatusCode {
 	case http.StatusOK:
 		r.ok("API server", "%s knows node %s", server, name)
+		h.pods(ctx, r, client, server, name)
 	case http.StatusNotFound:
 		r.ok("API server", "%s takes the credentials; node %s is not registered yet", server, name)
 	case http.StatusUnauthorized:
@@ -160,6 +170,9 @@ func (h Host) reach(ctx context.Context, r *report, k *kubeletconfig.Config, con
 		r.warn("API server", server+" answers "+response.Status, "see the API server's log")
 	}
 }
+
+// credentialsFailed is how client-go begins what it says of a credential plugin.
+const credentialsFailed = "getting credentials: "
 
 // reason is why a request failed, without its URL.
 func reason(err error) string {

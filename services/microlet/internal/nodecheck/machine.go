@@ -67,8 +67,26 @@ func (h Host) identity(r *report) {
 // controllers are those of cgroup v2 that pods need.
 var controllers = []string{"cpu", "memory", "pids"}
 
+// memoryRemedy is for a Raspberry Pi most often, whose firmware turns memory off.
+const memoryRemedy = "add cgroup_enable=memory to the kernel's command line, on a Raspberry Pi in " +
+	"/boot/firmware/cmdline.txt, and boot; with another controller, boot a kernel that has it"
+
+// withoutMemory reports whether the kernel has the controller memory and does not use it.
+func (h Host) withoutMemory() bool {
+	return slices.ContainsFunc(h.lines("proc/cgroups"), func(line string) bool {
+		fields := strings.Fields(line)
+		return len(fields) == 4 && fields[0] == "memory" && fields[3] == "0"
+	})
+}
+
 func (h Host) cgroup(r *report) {
 	have := strings.Fields(strings.Join(h.lines("sys/fs/cgroup/cgroup.controllers"), " "))
+	if len(have) == 0 && h.withoutMemory() {
+		r.failed("cgroup", "cgroup v1 lacks the controller memory", memoryRemedy)
+	}
+	if len(have) == 0 && h.refuses("failCgroupV1") {
+		return
+	}
 	if len(have) == 0 {
 		r.warn("cgroup", "this machine has cgroup v1", "boot it with systemd.unified_cgroup_hierarchy=1 for cgroup v2")
 		return
@@ -81,7 +99,7 @@ func (h Host) cgroup(r *report) {
 	}
 	if len(missing) > 0 {
 		r.failed("cgroup", "cgroup v2 lacks the controllers "+strings.Join(missing, ", "),
-			"boot with a kernel and command line that have them, such as cgroup_enable=memory")
+			memoryRemedy)
 		return
 	}
 	r.ok("cgroup", "version 2 with %s", strings.Join(controllers, ", "))
@@ -128,6 +146,7 @@ func (h Host) swap(r *report, k *kubeletconfig.Config) {
 		}
 	}
 	switch {
+	case h.refuses("failSwapOn"):
 	case len(on) == 0:
 		r.ok("swap", "off")
 	case k != nil && !*k.Kubelet.FailSwapOn:
@@ -146,22 +165,4 @@ func (h Host) programs(r *report) {
 			r.warn("program", p.name+" is not in PATH; it is for "+p.for_, "install it, or set PATH in the unit")
 		}
 	}
-}
-
-// kubelet looks for another agent of the node.
-func (h Host) kubelet(r *report) {
-	names, err := filepath.Glob(h.path("proc/[0-9]*/comm"))
-	if err != nil {
-		return
-	}
-	for _, name := range names {
-		data, err := os.ReadFile(name)
-		if err != nil || strings.TrimSpace(string(data)) != "kubelet" {
-			continue
-		}
-		r.failed("kubelet", "a kubelet runs, pid "+filepath.Base(filepath.Dir(name))+": both would run the same pods",
-			"systemctl disable --now kubelet")
-		return
-	}
-	r.ok("kubelet", "no kubelet runs here")
 }

@@ -6,6 +6,7 @@ package nodecheck
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -41,6 +42,14 @@ type Host struct {
 	// RuntimeDir is the agent's folder, and Running says that an agent uses it: ports in use are then its own.
 	RuntimeDir string
 	Running    bool
+	// Own are the processes of the agent.
+	Own []int
+	// Like is the kubelet whose command line is checked; nil if it is another one.
+	Like *Kubelet
+	// Judge returns the fields of a pod that the agent refuses; nil if pods are not looked at.
+	Judge func(manifest []byte) []string
+	// Refused are the settings that the configuration is refused for. What they are about is said there.
+	Refused []string
 	// UID is the one that the checks run as.
 	UID int
 	Now time.Time
@@ -65,9 +74,16 @@ func Run(ctx context.Context, h Host, k *kubeletconfig.Config) []Finding {
 	}
 	h.runtime(ctx, r, k)
 	h.ports(ctx, r, k)
+	h.reservations(r, k)
+	h.lost(r, k)
 	h.disks(r, k)
 	h.kubeconfig(ctx, r, k)
 	return r.findings
+}
+
+// refuses reports whether the configuration is refused for one of the settings.
+func (h Host) refuses(settings ...string) bool {
+	return slices.ContainsFunc(settings, func(s string) bool { return slices.Contains(h.Refused, s) })
 }
 
 // report collects findings.

@@ -63,6 +63,16 @@ func (r *report) expect(t *testing.T, check string, state State, text string) {
 	t.Errorf("no finding %q %s with %q in %+v", check, state, text, r.findings)
 }
 
+// kubelet are the files of a process that has the name.
+func kubelet(pid, uid, cgroup string, args ...string) map[string]string {
+	dir := "proc/" + pid + "/"
+	return map[string]string{
+		dir + "comm": "kubelet\n", dir + "status": "Name:\tkubelet\nUid:\t" + uid + "\t" + uid + "\n",
+		dir + "cgroup":  "0::" + cgroup + "\n",
+		dir + "cmdline": strings.Join(append([]string{"/usr/bin/kubelet"}, args...), "\x00") + "\x00",
+	}
+}
+
 func TestMachine(t *testing.T) {
 	const v2 = "sys/fs/cgroup/cgroup.controllers"
 	for _, c := range []struct {
@@ -89,13 +99,53 @@ func TestMachine(t *testing.T) {
 		{"forwarding", map[string]string{"proc/sys/net/ipv4/ip_forward": "1\n"}, "sysctl", OK, "ip_forward is 1"},
 		{"swap", map[string]string{"proc/swaps": "Filename Type Size\n/swapfile file 1\n"}, "swap", Failed, "/swapfile"},
 		{"no swap", map[string]string{"proc/swaps": "Filename Type Size\n"}, "swap", OK, "off"},
-		{"a kubelet", map[string]string{"proc/123/comm": "kubelet\n"}, "kubelet", Failed, "pid 123"},
+		{"memory is off, v1", map[string]string{"proc/cgroups": "#subsys_name hierarchy num_cgroups enabled\nmemory 0 1 0\n"},
+			"cgroup", Failed, "lacks the controller memory"},
+		{"a kubelet", kubelet("123", "0", "/system.slice/kubelet.service", "--v=2"), "kubelet", Failed, "pid 123"},
+		{"a pod with the name", kubelet("123", "0", "/kubepods.slice/x", "--v=2"), "kubelet", OK, ""},
+		{"a user's", kubelet("123", "1000", "/user.slice", "--v=2"), "kubelet", OK, ""},
+		{"a service of a copy", kubelet("123", "0", "/system.slice/x", "pleg"), "kubelet", OK, ""},
 		{"no kubelet", map[string]string{"proc/123/comm": "kubelet-helper\n"}, "kubelet", OK, ""},
 		{"no runtime known", nil, "runtime", Skipped, "names no runtime"},
 	} {
 		r := &report{findings: Run(t.Context(), machine(t, c.files), nil)}
 		t.Run(c.name, func(t *testing.T) { r.expect(t, c.check, c.state, c.text) })
 	}
+}
+
+// What the configuration is refused for is said there alone.
+func TestRefusedSettingsAreNotLookedAtAgain(t *testing.T) {
+	k := config(t)
+	k.Node.Kubeconfig, k.Kubelet.TLSCertFile = "/nonexistent", "/nonexistent"
+	h := machine(t, map[string]string{"proc/swaps": "/dev/sda2 partition 1\n"})
+	h.Refused = []string{"failCgroupV1", "failSwapOn", "--kubeconfig", "tlsCertFile"}
+	for _, f := range Run(t.Context(), h, k) {
+		switch f.Check {
+		case "cgroup", "swap", "kubeconfig", "serving certificate":
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
+// A credential plugin that fails says nothing about the API server.
+func TestACredentialPluginThatFails(t *testing.T) {
+	k, r, h := config(t), &report{}, machine(t, nil)
+	k.Node.Kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
+	const text = `apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]
+contexts: [{name: c, context: {cluster: c, user: u}}]
+current-context: c
+users:
+- name: u
+  user: {exec: {apiVersion: client.authentication.k8s.io/v1, command: /bin/false, interactiveMode: Never}}
+`
+	if err := os.WriteFile(k.Node.Kubeconfig, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h.kubeconfig(t.Context(), r, k)
+	r.expect(t, "API server", Failed, "the credential plugin /bin/false failed: exec: executable /bin/false failed with "+
+		"exit code 1")
 }
 
 func TestSwapThatIsAllowed(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -36,11 +38,8 @@ func (h Host) ports(ctx context.Context, r *report, k *kubeletconfig.Config) {
 		case err == nil:
 			r.ok("port", "%s (%s) is free", address, p.setting)
 			_ = l.Close() // it was opened to see that it can be
-		case errors.Is(err, syscall.EADDRINUSE) && (h.Running || h.hasNodeAPI(p.number)):
-			r.ok("port", "%s (%s) is in use, by the running agent", address, p.setting)
 		case errors.Is(err, syscall.EADDRINUSE):
-			r.failed("port", fmt.Sprintf("%s (%s) is in use", address, p.setting),
-				fmt.Sprintf("find out who has it with \"ss -ltnp sport = :%d\", or change %s", p.number, p.setting))
+			h.inUse(r, address, p.setting, p.number)
 		case errors.Is(err, syscall.EADDRNOTAVAIL):
 			r.failed("port", fmt.Sprintf("%s (%s): this machine has no such address", address, p.setting),
 				"correct the address in the configuration")
@@ -51,28 +50,66 @@ func (h Host) ports(ctx context.Context, r *report, k *kubeletconfig.Config) {
 	}
 }
 
+// inUse says whose a port is that cannot be opened.
+func (h Host) inUse(r *report, address, setting string, port int32) {
+	inodes, nodeAPI := h.listeners(port)
+	pid := h.holder(inodes)
+	switch {
+	case nodeAPI, slices.Contains(h.Own, pid), h.Running && pid == 0:
+		r.ok("port", "%s (%s) is in use, by the running agent", address, setting)
+	case h.Like != nil && pid == h.Like.PID:
+		r.ok("port", "%s (%s) is in use by the kubelet, pid %d, which ends before microlet starts", address, setting, pid)
+	case pid != 0:
+		name := firstLine(h.path(fmt.Sprintf("proc/%d/comm", pid)))
+		r.failed("port", fmt.Sprintf("%s (%s) is in use by %q, pid %d", address, setting, name, pid),
+			"end that, or change "+setting)
+	default:
+		r.failed("port", fmt.Sprintf("%s (%s) is in use", address, setting),
+			fmt.Sprintf("find out who has it with \"ss -ltnp sport = :%d\", or change %s", port, setting))
+	}
+}
+
 // listening is the state of a socket that listens, as proc_net_tcp(5) writes it.
 const listening = "0A"
 
-// hasNodeAPI reports whether a process of nodeapi's user listens on the port: the agent may use another folder than the
-// check, or not answer.
-func (h Host) hasNodeAPI(port int32) bool {
+// listeners are the inodes of the sockets that listen on a port, and whether nodeapi's user has one of them: the agent
+// may use another folder than the check, or not answer.
+func (h Host) listeners(port int32) (inodes []string, nodeAPI bool) {
 	id, err := role.Get(role.NodeAPI)
 	if err != nil {
-		return false
+		return nil, false
 	}
 	for _, name := range []string{"proc/net/tcp", "proc/net/tcp6"} {
-		text, err := os.ReadFile(h.path(name))
-		if err != nil {
-			continue
-		}
-		for line := range strings.Lines(string(text)) {
+		for _, line := range h.lines(name) {
 			fields := strings.Fields(line)
-			if len(fields) > 7 && strings.HasSuffix(fields[1], fmt.Sprintf(":%04X", port)) && fields[3] == listening &&
-				fields[7] == strconv.Itoa(id.UID) {
-				return true
+			if len(fields) < 10 || !strings.HasSuffix(fields[1], fmt.Sprintf(":%04X", port)) || fields[3] != listening {
+				continue
 			}
+			nodeAPI = nodeAPI || fields[7] == strconv.Itoa(id.UID)
+			inodes = append(inodes, fields[9])
 		}
 	}
-	return false
+	return inodes, nodeAPI
+}
+
+// holder is a process that has one of the sockets open; 0 if none is found, as where this user may not look.
+func (h Host) holder(inodes []string) int {
+	if len(inodes) == 0 {
+		return 0
+	}
+	files, err := filepath.Glob(h.path("proc/[0-9]*/fd/*"))
+	if err != nil {
+		return 0
+	}
+	for _, file := range files {
+		target, err := os.Readlink(file)
+		inode, isSocket := strings.CutPrefix(target, "socket:[")
+		if err != nil || !isSocket || !slices.Contains(inodes, strings.TrimSuffix(inode, "]")) {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(filepath.Dir(file)))); err == nil {
+			return pid
+		}
+	}
+	return 0
 }

@@ -20,6 +20,8 @@ import (
 type Pod struct {
 	// Of is the object that it comes from, as "Deployment shop/web".
 	Of string
+	// Node is the one that a Pod is bound to; empty for a template, and for a Pod that waits.
+	Node string
 	// Manifest is the pod in JSON.
 	Manifest []byte
 }
@@ -76,7 +78,9 @@ func podsOf(object map[string]any, document []byte) (pods []Pod, others []string
 	path, workload := templates[kind]
 	switch {
 	case kind == "Pod":
-		return []Pod{{Of: kind + " " + name, Manifest: document}}, nil, nil
+		spec, _ := object["spec"].(map[string]any)
+		node, _ := spec["nodeName"].(string)
+		return []Pod{{Of: kind + " " + name, Node: node, Manifest: document}}, nil, nil
 	case kind == "List" || kind == "PodList":
 		return items(object, kind)
 	case !workload:

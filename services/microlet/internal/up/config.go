@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
@@ -128,11 +129,32 @@ func (c *Config) Validate() error {
 		errs = append(errs, errors.New("there is no kubelet configuration: give the kubelet's flags"))
 		return errors.Join(errs...)
 	}
-	errs = append(errs, c.validateServing())
+	errs = append(errs, c.validateNodeName(), c.validateServing())
 	for _, s := range c.Services {
 		errs = append(errs, s.Validate(c.Service, c.Kubelet))
 	}
 	return distinct(errors.Join(errs...))
+}
+
+// validateNodeName holds --node-name to what the kubelet's configuration says of the name.
+func (c *Config) validateNodeName() error {
+	const flag = "--node-name"
+	name := c.Service.NodeName
+	kubelets, err := c.Kubelet.NodeName()
+	if name == kubelets || name == "" {
+		return nil // what is wrong with it is reported
+	}
+	if err == nil && c.Kubelet.Node.HostnameOverride != "" {
+		return kubeletconfig.Problem{
+			Field: flag, Value: name, Detail: "--hostname-override names the node " + kubelets, Remedy: "give one of them",
+		}
+	}
+	if why := utilvalidation.IsDNS1123Subdomain(name); len(why) > 0 {
+		return kubeletconfig.Problem{
+			Field: flag, Value: name, Detail: strings.Join(why, "; "), Remedy: "write a DNS name",
+		}
+	}
+	return nil
 }
 
 // distinct joins the errors in err, each once: services have settings in common.

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	certutil "k8s.io/client-go/util/cert"
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
@@ -35,26 +36,45 @@ type servingFile struct{ field, source, name string }
 // validateServing says which files of the HTTPS port cannot be had.
 func (c *Config) validateServing() error {
 	k := &c.Kubelet.Kubelet
-	var errs []error
-	if (k.TLSCertFile == "") != (k.TLSPrivateKeyFile == "") {
-		errs = append(errs, fmt.Errorf("tlsCertFile is %q and tlsPrivateKeyFile is %q: set both, or none of them for a "+
-			"certificate that the node signs itself", k.TLSCertFile, k.TLSPrivateKeyFile))
+	alone := map[string]string{} // what is set, by what is not
+	switch {
+	case k.TLSCertFile == "" && k.TLSPrivateKeyFile != "":
+		alone["tlsPrivateKeyFile"] = "tlsCertFile"
+	case k.TLSCertFile != "" && k.TLSPrivateKeyFile == "":
+		alone["tlsCertFile"] = "tlsPrivateKeyFile"
 	}
+	var errs []error
 	for _, f := range servingFiles(k) {
-		if f.name != nodeapi.ClientCA && c.Kubelet.RequestsServingCertificate() && isThere(c.Kubelet.ServingPair()) {
-			continue // the requested one serves in its place
+		var err error
+		if f.name == nodeapi.ClientCA || !c.Kubelet.RequestsServingCertificate() || !isThere(c.Kubelet.ServingPair()) {
+			err = readable(f.source) // otherwise the requested one serves in its place
 		}
-		file, err := os.Open(f.source)
-		if err == nil {
-			_, err = file.Read(make([]byte, 1))
-			_ = file.Close() // it was read alone
+		p := kubeletconfig.Problem{Field: f.field, Value: f.source, Source: c.Kubelet.Provenance[f.field]}
+		if err != nil {
+			p.Detail, p.Remedy = unreadable.Why(err)
 		}
-		if err != nil && !errors.Is(err, io.EOF) {
-			fault, remedy := unreadable.Why(err)
-			errs = append(errs, fmt.Errorf("%s is %s: %s: %s", f.field, f.source, fault, remedy))
+		if other := alone[f.field]; other != "" {
+			const remedy = "set both, or none of them for a certificate that the node signs itself"
+			p.Detail, p.Remedy = strings.TrimPrefix(p.Detail+", and "+other+" is not set", ", and "), remedy
+		}
+		if p.Detail != "" {
+			errs = append(errs, p)
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// readable says why a file cannot be read.
+func readable(name string) error {
+	file, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if _, err = file.Read(make([]byte, 1)); errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
 }
 
 // isThere reports whether a requested certificate was signed, be it readable or not.

@@ -89,8 +89,8 @@ func Check(k *kubeletconfig.Config) error {
 // pluginConfig returns nil if the node has no plugins.
 func pluginConfig(k *kubeletconfig.Config) (*credentialplugin.Config, error) {
 	path, tokens := k.Node.ImageCredentialProviderConfig, "KubeletServiceAccountTokenForCredentialProviders"
-	if path == "" {
-		return nil, nil
+	if path == "" || k.Node.ImageCredentialProviderBinDir == "" {
+		return nil, nil // one without the other is refused with the flags
 	}
 	config, err := credentialplugin.Load(path, k.Node.ImageCredentialProviderBinDir, k.FeatureEnabled(tokens))
 	if err != nil {

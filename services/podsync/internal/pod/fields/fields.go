@@ -22,10 +22,17 @@ type UnsupportedError struct {
 	Fields []string
 }
 
+// maxNamed bounds the error: a pod can ask for any number of resources.
+const maxNamed = 10
+
 func (e *UnsupportedError) Error() string {
-	text := fmt.Sprintf("this node agent does not support %s yet: remove it from the pod, or run the pod on another node",
-		strings.Join(e.Fields, ", "))
-	for _, f := range e.Fields {
+	named, more := e.Fields, ""
+	if len(named) > maxNamed {
+		named, more = named[:maxNamed], fmt.Sprintf(" and %d more", len(named)-maxNamed)
+	}
+	text := "this node agent does not support " + strings.Join(named, ", ") + more +
+		" yet: remove it from the pod, or run the pod on another node"
+	for _, f := range named {
 		kind := f[strings.LastIndex(f, ".")+1:]
 		if instead := volumekind.Instead(kind); instead != "" && strings.HasPrefix(f, "spec.volumes[") {
 			text += fmt.Sprintf("; instead of %s use %s", kind, instead)
@@ -80,8 +87,10 @@ func (w *walker) walk(path, shape string, v reflect.Value) {
 		return
 	}
 	if rule, known := rules[shape]; known {
-		if rule != nil && !rule(v) {
-			w.refused = append(w.refused, path)
+		if rule != nil {
+			for _, rest := range rule(v) {
+				w.refused = append(w.refused, path+rest)
+			}
 		}
 		return
 	}

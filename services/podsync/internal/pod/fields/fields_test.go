@@ -2,6 +2,7 @@ package fields
 
 import (
 	"errors"
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -129,7 +130,7 @@ func TestCheckNamesEachField(t *testing.T) {
 				Lifecycle:     &v1.Lifecycle{StopSignal: &signal},
 			}}
 		}},
-		{"spec.ephemeralContainers[0].resources", func(s *v1.PodSpec) {
+		{"spec.ephemeralContainers[0].resources.claims", func(s *v1.PodSpec) {
 			claims := v1.ResourceRequirements{Claims: []v1.ResourceClaim{{Name: "gpu"}}}
 			debug := v1.EphemeralContainerCommon{Name: "d", Resources: claims}
 			s.EphemeralContainers = []v1.EphemeralContainer{{TargetContainerName: "c", EphemeralContainerCommon: debug}}
@@ -159,8 +160,15 @@ func TestCheckNamesEachField(t *testing.T) {
 			s.Volumes[0].Projected.Sources = append(s.Volumes[0].Projected.Sources,
 				v1.VolumeProjection{PodCertificate: &v1.PodCertificateProjection{KeyType: "ED25519", User: new(int64)}})
 		}},
-		{"spec.containers[0].resources", func(s *v1.PodSpec) {
+		{"spec.containers[0].resources.limits[example.com/gpu]", func(s *v1.PodSpec) {
 			s.Containers[0].Resources.Limits["example.com/gpu"] = resource.MustParse("1")
+			s.Containers[0].Resources.Requests = v1.ResourceList{"example.com/gpu": resource.MustParse("1")}
+		}},
+		{"spec.containers[0].resources.requests[example.com/gpu]", func(s *v1.PodSpec) {
+			s.Containers[0].Resources.Requests = v1.ResourceList{"example.com/gpu": resource.MustParse("1")}
+		}},
+		{"spec.containers[0].resources.claims", func(s *v1.PodSpec) {
+			s.Containers[0].Resources.Claims = []v1.ResourceClaim{{Name: "gpu"}}
 		}},
 	} {
 		t.Run(test.field, func(t *testing.T) {
@@ -174,6 +182,18 @@ func TestCheckNamesEachField(t *testing.T) {
 				t.Fatalf("named %v", refused.Fields)
 			}
 		})
+	}
+}
+
+func TestTheErrorIsBounded(t *testing.T) {
+	p := plain()
+	for i := range 1000 {
+		p.Spec.Containers[0].Resources.Limits[v1.ResourceName(fmt.Sprintf("example.com/gpu%d", i))] = resource.MustParse("1")
+	}
+	var refused *UnsupportedError
+	if err := Check(p); !errors.As(err, &refused) || len(refused.Fields) != 1000 || len(err.Error()) > 1000 ||
+		!strings.Contains(err.Error(), " and 990 more yet") {
+		t.Errorf("%v", err)
 	}
 }
 

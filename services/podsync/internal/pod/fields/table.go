@@ -1,6 +1,7 @@
 package fields
 
 import (
+	"fmt"
 	"maps"
 	"reflect"
 	"strings"
@@ -8,8 +9,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// rule reports whether a value that is set is supported; a nil rule supports every value.
-type rule func(v reflect.Value) bool
+// rule returns what of a value that is set is not supported, as the rest of its path; a nil rule supports every value.
+type rule func(v reflect.Value) []string
 
 // notTheNodes are for the scheduler, the controllers and the handlers of admission: nothing else on
 // the node acts on them. What is for Windows alone means nothing here, as to a kubelet on Linux.
@@ -111,25 +112,32 @@ func merge(tables ...map[string]rule) map[string]rule {
 }
 
 // builtResources supports what a cgroup can enforce, and storage, whose limits evictor enforces. Extended resources and
-// claims need the device managers.
-func builtResources(v reflect.Value) bool {
+// claims need the device managers. A resource is named once: the API sets a request to its limit.
+func builtResources(v reflect.Value) (refused []string) {
 	r, ok := v.Interface().(v1.ResourceRequirements)
 	if !ok {
 		r = *v.Interface().(*v1.ResourceRequirements) // those of the pod as a whole
 	}
 	if len(r.Claims) > 0 {
-		return false
+		refused = append(refused, ".claims")
 	}
-	for _, list := range []v1.ResourceList{r.Limits, r.Requests} {
-		for name := range list {
-			switch name {
-			case v1.ResourceCPU, v1.ResourceMemory, v1.ResourceEphemeralStorage:
-			default:
-				if !strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix) {
-					return false
-				}
-			}
+	for name := range r.Limits {
+		if !builtResource(name) {
+			refused = append(refused, fmt.Sprintf(".limits[%s]", name))
 		}
 	}
-	return true
+	for name := range r.Requests {
+		if _, limited := r.Limits[name]; !limited && !builtResource(name) {
+			refused = append(refused, fmt.Sprintf(".requests[%s]", name))
+		}
+	}
+	return refused
+}
+
+func builtResource(name v1.ResourceName) bool {
+	switch name {
+	case v1.ResourceCPU, v1.ResourceMemory, v1.ResourceEphemeralStorage:
+		return true
+	}
+	return strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix)
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // CheckPod implements podsyncv1.ExplainServiceServer.
-func (s *server) CheckPod(ctx context.Context, r *podsyncv1.CheckPodRequest) (*podsyncv1.CheckPodResponse, error) {
+func (s *Server) CheckPod(ctx context.Context, r *podsyncv1.CheckPodRequest) (*podsyncv1.CheckPodResponse, error) {
 	if len(r.GetManifest()) == 0 {
 		return nil, status.Error(codes.InvalidArgument, "the manifest is empty: give one of a Pod")
 	}
@@ -46,13 +46,13 @@ type Origin struct {
 func Check(data []byte, from Origin) *podsyncv1.CheckPodResponse {
 	answer := &podsyncv1.CheckPodResponse{}
 	p, err := manifest.Parse(data, origin(from.NodeName, from.Static))
-	if p != nil {
-		answer.Namespace, answer.Name = p.Namespace, p.Name
-	}
 	if err != nil {
 		answer.Errors = texts(err)
+	}
+	if p == nil {
 		return answer
 	}
+	answer.Namespace, answer.Name = p.Namespace, p.Name
 	var unsupported *fields.UnsupportedError
 	if errors.As(fields.Check(p, from.Gated...), &unsupported) {
 		answer.RefusedFields = unsupported.Fields
