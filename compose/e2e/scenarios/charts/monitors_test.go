@@ -26,7 +26,7 @@ import (
 	"github.com/microlet/microlet/proto/role"
 )
 
-// runbooks is the page that the chart is told to lead to.
+// runbooks is the page that the alerts lead to.
 const runbooks = "https://runbooks.example/node-agent"
 
 // monitorKinds are the kinds of monitor with the labels that the Prometheus operator gives the targets of each.
@@ -44,9 +44,10 @@ var monitorKinds = []struct {
 	}},
 }
 
-// TestMonitorsInPrometheus has the real Prometheus scrape nodes as each monitor of the chart says, under the labels that
-// the operator gives their targets, and evaluate the chart's alerts. No series speaks for another node. Then one node leaves, one goes down, one runs a
-// kubelet again, and on one a service dies. Two alerts fire: the node that is down, and the service that is dead.
+// TestMonitorsInPrometheus has the real Prometheus scrape nodes as each monitor of the chart says, under the labels
+// that the operator gives their targets, and evaluate the chart's alerts. No series speaks for another node. Then one
+// node leaves, one goes down, one runs a kubelet again, and on one a service dies. Two alerts fire: the node that is
+// down, and the service that is dead.
 func TestMonitorsInPrometheus(t *testing.T) {
 	program, err := rig.PrometheusProgram(t.Context(), rig.Options{Out: os.Stderr})
 	if err != nil {
@@ -101,7 +102,7 @@ func newFleet(t *testing.T, labels map[string]string) *fleet {
 	return f
 }
 
-// write tells Prometheus which nodes there are.
+// write writes the file of the nodes.
 func (f *fleet) write(t *testing.T) {
 	var addresses []string
 	for _, n := range f.nodes {

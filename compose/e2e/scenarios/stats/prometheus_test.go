@@ -83,8 +83,8 @@ func probedPod() *corev1.Pod {
 	return p
 }
 
-// operatorLabels are of the kind that the Prometheus operator gives a target. They must not take the place of those that
-// say which service or container a series is of.
+// operatorLabels are of the kind that the Prometheus operator gives a target. They must not take the place of those
+// that say which service or container a series is of.
 var operatorLabels = map[string]string{
 	"namespace": "monitoring", "service": "kubelet", "pod": "agent", "container": "agent", "endpoint": "https-metrics",
 }
