@@ -79,9 +79,8 @@ func (c *Config) localStorage() manager.LocalStorage {
 		period = logsPeriod
 	}
 	return manager.LocalStorage{
-		Enforced:        *k.Kubelet.LocalStorageCapacityIsolation,
-		MemoryIsBounded: c.Kubelet.FeatureEnabled("InPlacePodVerticalScalingMemoryBackedVolumes"),
-		MaxAge:          2*period + storageSlack,
+		Enforced: *k.Kubelet.LocalStorageCapacityIsolation,
+		MaxAge:   2*period + storageSlack,
 	}
 }
 

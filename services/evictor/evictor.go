@@ -21,6 +21,7 @@ import (
 	"github.com/microlet/microlet/services/evictor/internal/usage"
 	"github.com/microlet/microlet/services/internal/diskusage"
 	"github.com/microlet/microlet/services/internal/eventref"
+	"github.com/microlet/microlet/services/internal/formername"
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/nodepods"
 	"github.com/microlet/microlet/services/internal/outbox"
@@ -55,11 +56,11 @@ func Run(ctx context.Context, cfg Config) error {
 	s.Go("OOM kills", oom.Run)
 	entry := report.New(s.Bus)
 	options := cfg.manager(s, peers, thresholds)
-	options.Node = node.New(peers.podsync, peers.imagegc, events, eventref.Node(cfg.Service.NodeName))
+	options.Node = node.New(formername.Conn(peers.podsync), peers.imagegc, events, eventref.Node(cfg.Service.NodeName))
 	options.Report = entry.Put
 	measurer := measurement.New(podfolders.Layout{
 		Root: cfg.Kubelet.Node.RootDir, Logs: cfg.Kubelet.Kubelet.PodLogsDir,
-	}, runtimeapi.NewRuntimeServiceClient(peers.cri), (&diskusage.Walker{}).Walk)
+	}, runtimeapi.NewRuntimeServiceClient(peers.cri), diskusage.NewWalker(s.Log).Walk)
 	options.Measure = measurer
 	s.Go("measurements", measurer.Run)
 	s.Go("manager", func(ctx context.Context) error {

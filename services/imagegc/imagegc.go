@@ -65,7 +65,7 @@ func Run(ctx context.Context, cfg Config) error {
 		Events:     events, Node: eventref.Node(cfg.Service.NodeName), Tracer: s.Tracer, Log: s.Log, Metrics: s.Metrics,
 	})
 	imagegcv1.RegisterImageGCServiceServer(s.GRPC, server.New(gc))
-	s.Allow(imagegcv1.ImageGCService_DeleteUnusedImages_FullMethodName, role.Evictor, role.Up)
+	s.Offer(&imagegcv1.ImageGCService_ServiceDesc, role.Evictor, role.Up)
 	list := imagelist.NewPublisher(s.Bus.Own(subject.Node), cfg.maxImages())
 	s.Go("events", events.Run)
 	s.Go("schedule", func(ctx context.Context) error {

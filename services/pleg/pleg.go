@@ -32,9 +32,7 @@ func Run(ctx context.Context, cfg Config) error {
 	defer runtime.Close()
 	hinter := hint.New(s.Bus, s.Pulse.Turns, s.Log, s.Metrics)
 	plegv1.RegisterPlegServiceServer(s.GRPC, hinter)
-	s.Allow(plegv1.PlegService_WatchPods_FullMethodName, role.Podsync)
-	// podsync sees by this name that this pleg has the service.
-	s.Health.SetServingStatus(plegv1.PlegService_ServiceDesc.ServiceName, grpc_health_v1.HealthCheckResponse_SERVING)
+	s.Offer(&plegv1.PlegService_ServiceDesc, role.Podsync)
 	read := cri.New(runtime, crilist.Options{Log: s.Log, Metrics: s.Metrics})
 	engine := relist.New(relist.Options{
 		Lister: read, Streamer: read, Sink: hinter,

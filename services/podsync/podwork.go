@@ -8,6 +8,7 @@ import (
 	"github.com/microlet/microlet/services/internal/pressure"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
+	"github.com/microlet/microlet/services/podsync/internal/allocation"
 	"github.com/microlet/microlet/services/podsync/internal/api"
 	"github.com/microlet/microlet/services/podsync/internal/cleanup"
 	"github.com/microlet/microlet/services/podsync/internal/cri/relist"
@@ -25,6 +26,7 @@ type podWork struct {
 	sources      *sources.Sources
 	resources    *resources
 	admission    *admission.Admission
+	allocation   *allocation.Allocation
 	dispatcher   *pods.Dispatcher
 	housekeeping *cleanup.Housekeeping
 	// gated are the pod fields that are supported because their feature gate is on.
@@ -69,13 +71,12 @@ func newPodWork(ctx context.Context, s *service.Service, cfg *Config, env *envir
 	return p, err
 }
 
-// admit decides what may run here, which a shutdown of the machine ends.
+// admit decides what may run here and with which resources. A shutdown of the machine ends that.
 func (p *podWork) admit(s *service.Service, cfg *Config, env *environment, helpers admission.Helpers) (err error) {
 	o := admission.Options{
 		Kubelet: cfg.Kubelet, Helpers: helpers, HelperRecords: cfg.Service.HelpersDir(), Nodes: env.node.Object,
 		Pressure: pressure.Watch(s.Bus).Under, Runtime: env.runtime, Evictor: eviction.NewPreemptor(env.workers, env.events),
-		Log:     s.Log,
-		Metrics: s.Metrics,
+		Swaps: p.resources.config.Swaps, Log: s.Log, Metrics: s.Metrics,
 	}
 	p.shutdown = shutdown.New(shutdown.Options{
 		Kubelet: cfg.Kubelet, Service: s, Pods: env.workers, Delivered: p.reports.Statuses.Delivered,
@@ -84,8 +85,14 @@ func (p *podWork) admit(s *service.Service, cfg *Config, env *environment, helpe
 	if p.shutdown != nil {
 		o.Shutdown = p.shutdown.Manager
 	}
-	p.admission, err = admission.New(o)
-	return err
+	if p.admission, err = admission.New(o); err != nil {
+		return err
+	}
+	p.allocation = allocation.New(allocation.Options{
+		RootDir: cfg.Kubelet.Node.RootDir, Admission: p.admission, Synced: env.workers.Synced(),
+		Changed: env.workers.Granted, Node: env.node.Reference, Events: env.events, Log: s.Log, Metrics: s.Metrics,
+	})
+	return nil
 }
 
 // dispatch gives pods to workers.
@@ -100,7 +107,8 @@ func (p *podWork) dispatch(s *service.Service, cfg *Config, env *environment) {
 		},
 		Resources: p.resources.Resources,
 		Admissions: pods.Admissions{
-			Admission: p.admission, ContainerAdmission: p.admission.Containers, Ends: p.admission.Ends,
+			Admission: p.admission, ContainerAdmission: p.admission.Containers, Allocation: p.allocation,
+			Update: p.admission.Update, Ends: p.admission.Ends,
 		},
 		Reporting: pods.Reporting{
 			Statuses: p.reports.Statuses, Reporter: p.reports.Pods(), Events: env.events, Probes: p.reports.Probing,
@@ -113,6 +121,7 @@ func (p *podWork) dispatch(s *service.Service, cfg *Config, env *environment) {
 
 func (p *podWork) start(ctx context.Context, s *service.Service, env *environment) {
 	p.shutdown.Start(ctx)
+	s.Go("allocation", p.allocation.Run)
 	s.Go("dispatcher", p.dispatcher.Run)
 	p.reports.Start(s)
 	p.sources.Start(s, p.dispatcher)
@@ -134,6 +143,7 @@ func startWakers(ctx context.Context, s *service.Service, env *environment, p *p
 		Explain: api.ExplainDeps{
 			NodeName: env.name, Gated: p.gated, Sources: p.sources.Kinds(), Workers: env.workers, Dispatcher: p.dispatcher,
 			Statuses: p.reports.Statuses, Probes: p.reports.Probing, Pulls: p.resources.images, Judge: p.admission,
+			Allocation: p.allocation,
 		},
 	})
 	return nil
@@ -142,7 +152,8 @@ func startWakers(ctx context.Context, s *service.Service, env *environment, p *p
 // limits are the workers' settings.
 func limits(k *kubeletconfig.Config) pods.Limits {
 	l := pods.Limits{Resync: k.Kubelet.SyncFrequency.Duration, KeepDead: int(k.Node.MaxDeadContainersPerContainer),
-		Gated: pods.GatedFields(k.FeatureEnabled)}
+		Gated:               pods.GatedFields(k.FeatureEnabled),
+		WithoutPodResources: !k.FeatureEnabled("InPlacePodLevelResourcesVerticalScaling")}
 	if most := k.Kubelet.CrashLoopBackOff.MaxContainerRestartPeriod; most != nil {
 		l.MaxBackoff = most.Duration
 	}

@@ -40,6 +40,7 @@ type resourceOptions struct {
 type resources struct {
 	pods.Resources
 	cgroups *cgroups.Manager
+	config  *criconfig.Builder
 	volumes *volumes.Volumes
 	images  *images.Images
 	logs    logs.Folders
@@ -96,7 +97,7 @@ func newResources(ctx context.Context, s *service.Service, o *resourceOptions) (
 			Images: pulled, Volumes: mounted.Manager, Cgroups: groups, Config: config, Objects: o.cluster.Objects,
 			Logs: folders, Hooks: hooks, Users: users,
 		},
-		cgroups: groups, volumes: mounted, images: pulled, logs: folders, orphan: hooks.Orphan, host: host,
+		cgroups: groups, config: config, volumes: mounted, images: pulled, logs: folders, orphan: hooks.Orphan, host: host,
 		limits: allocatable.New(allocatable.Options{
 			Kubelet: k, Cgroups: groups, Events: o.events, Node: o.node.Reference, Log: s.Log,
 		}),

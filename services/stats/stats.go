@@ -16,6 +16,7 @@ import (
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/crilist"
+	"github.com/microlet/microlet/services/internal/formername"
 	"github.com/microlet/microlet/services/internal/fsusage"
 	"github.com/microlet/microlet/services/internal/nodepods"
 	"github.com/microlet/microlet/services/internal/peer"
@@ -64,18 +65,14 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer podsync.Close()
-	folders := measureVolumes(&cfg, s, podsyncv1.NewPodsyncServiceClient(podsync), all, book)
+	folders := measureVolumes(&cfg, s, podsyncv1.NewVolumeStatsServiceClient(formername.Conn(podsync)), all, book)
 	statsv1.RegisterStatsServiceServer(s.GRPC, server.New(server.Options{
 		NodeName: cfg.Service.NodeName, Began: time.Now(), Age: cfg.Kubelet.Node.HousekeepingInterval.Duration,
 		Cgroups: cgroups, Usage: usage, Created: created, PodStats: podStats, Metrics: metrics, Pods: all,
 		HugePages: cfg.Kubelet.FeatureEnabled("HugepageAwareEviction"),
 		RootDir:   cfg.Kubelet.Node.RootDir, Filesystems: &fsusage.Prober{}, Folders: folders, Log: s.Log,
 	}))
-	for _, method := range []string{
-		statsv1.StatsService_Summary_FullMethodName, statsv1.StatsService_Page_FullMethodName,
-	} {
-		s.Allow(method, role.NodeAPI, role.Evictor, role.Up)
-	}
+	s.Offer(&statsv1.StatsService_ServiceDesc, role.NodeAPI, role.Evictor, role.Up)
 	s.Go("cgroups", cgroups.Run)
 	s.Go("usage", usage.Run)
 	s.Go("created", created.Run)

@@ -16,6 +16,8 @@ import (
 	"testing"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/microlet/microlet/proto/role"
 	server "github.com/microlet/microlet/services/bus"
@@ -154,8 +156,8 @@ func (n *Node) Client(r role.Role, setup func(*bus.Client)) {
 	n.Run(c.Run)
 }
 
-// Serve serves a peer's API on a socket of the node until the test ends or stop is called. stop cuts
-// every connection, as the peer's death would.
+// Serve serves a peer's API on a socket of the node until the test ends or stop is called. Its health serves the names
+// of its services, as service.Service.Offer has it. stop cuts every connection, as the peer's death would.
 func (n *Node) Serve(path string, register func(*grpc.Server)) (stop func()) {
 	n.t.Helper()
 	l, err := net.Listen("unix", path)
@@ -164,6 +166,11 @@ func (n *Node) Serve(path string, register func(*grpc.Server)) (stop func()) {
 	}
 	s := grpc.NewServer()
 	register(s)
+	status := health.NewServer()
+	for name := range s.GetServiceInfo() {
+		status.SetServingStatus(name, grpc_health_v1.HealthCheckResponse_SERVING)
+	}
+	grpc_health_v1.RegisterHealthServer(s, status)
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = s.Serve(l) }) // its error after Stop says that it was stopped
 	stop = sync.OnceFunc(func() { s.Stop(); serving.Wait() })

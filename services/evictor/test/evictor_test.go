@@ -47,11 +47,13 @@ type node struct {
 	pods, statuses *bus.Writer
 	pressure       *bus.View[*evictorv1.Pressure]
 
-	podsyncv1.UnimplementedPodsyncServiceServer
+	podsyncv1.UnimplementedEvictionServiceServer
 	mu      sync.Mutex
 	evicted []*podsyncv1.EvictRequest
 	// slow keeps evicted pods running.
 	slow bool
+	// stopPodsync ends the peer.
+	stopPodsync func()
 }
 
 func (n *node) Evict(_ context.Context, r *podsyncv1.EvictRequest) (*podsyncv1.EvictResponse, error) {
@@ -91,8 +93,8 @@ func newNode(t *testing.T, hard map[string]string) *node {
 		t.Fatal(err)
 	}
 	t.Cleanup(stop)
-	t.Cleanup(n.Serve(n.cfg.Service.Socket(role.Podsync),
-		func(s *grpc.Server) { podsyncv1.RegisterPodsyncServiceServer(s, n) }))
+	n.stopPodsync = n.Serve(n.cfg.Service.Socket(role.Podsync),
+		func(s *grpc.Server) { podsyncv1.RegisterEvictionServiceServer(s, n) })
 	n.Client(role.Podsync, func(c *bus.Client) { n.pods, n.statuses = c.Own(subject.Pods), c.Own(subject.PodStatus) })
 	n.Client(role.NodeStatus, func(c *bus.Client) {
 		n.pressure = bus.Watch[evictorv1.Pressure](c, subject.Node, subject.NodePressure, nil)

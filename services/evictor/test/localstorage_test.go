@@ -97,3 +97,27 @@ func TestAPodThatExceedsItsStorageIsEvicted(t *testing.T) {
 		t.Errorf("for the limit %v", l)
 	}
 }
+
+// olderPodsync has the methods of EvictionService in PodsyncService.
+type olderPodsync struct {
+	podsyncv1.UnimplementedPodsyncServiceServer
+	*node
+}
+
+func (o olderPodsync) Evict(ctx context.Context, r *podsyncv1.EvictRequest) (*podsyncv1.EvictResponse, error) {
+	return o.node.Evict(ctx, r)
+}
+
+func TestAnOlderPodsyncEvicts(t *testing.T) {
+	n := newNode(t, nil)
+	n.stopPodsync()
+	n.Serve(n.cfg.Service.Socket(role.Podsync),
+		func(s *grpc.Server) { podsyncv1.RegisterPodsyncServiceServer(s, olderPodsync{node: n}) })
+	n.fill("above", 2<<20)
+	n.Serve(n.cfg.Service.Socket(role.Stats), func(s *grpc.Server) {
+		statsv1.RegisterStatsServiceServer(s, &fakeStats{used: map[string]uint64{"above": 2 << 20}})
+	})
+	n.putLimited("above")
+	n.start()
+	proctest.Await(t, patience, "the eviction", func() bool { return len(n.asked()) > 0 })
+}

@@ -17,12 +17,15 @@ type Attributes struct {
 	// Durable makes Write return when the file and its name are on the disk. Without it a machine that loses its power
 	// may have an empty file.
 	Durable bool
+	// OneWriter says that no two processes or goroutines write this file at a time. A new file then always has the same
+	// name until it is whole, so that processes that are killed leave one file at most.
+	OneWriter bool
 }
 
 // Write makes the file at path hold data. The folder must be one in which only who is trusted may make files. A process
 // that is killed meanwhile leaves a file there, with a name that begins with ".new-".
 func Write(path string, data []byte, a Attributes) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*") // mode 0600
+	f, err := create(path, a)
 	if err != nil {
 		return err
 	}
@@ -37,6 +40,19 @@ func Write(path string, data []byte, a Attributes) error {
 		return SyncDir(filepath.Dir(path))
 	}
 	return nil
+}
+
+// create makes the file that gets the name when it is whole. Its mode is 0600.
+func create(path string, a Attributes) (*os.File, error) {
+	dir, name := filepath.Split(path)
+	if !a.OneWriter {
+		return os.CreateTemp(filepath.Dir(path), ".new-*")
+	}
+	temporary := filepath.Join(dir, ".new-"+name)
+	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	return os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // O_EXCL follows no link
 }
 
 func fill(f *os.File, data []byte, a Attributes) error {

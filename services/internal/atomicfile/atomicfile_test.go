@@ -81,3 +81,36 @@ func alone(t *testing.T, path string) {
 		t.Errorf("the folder holds %v, %v", entries, err)
 	}
 }
+
+// TestOneWriterLeavesOneFile: each process that was killed has left what it had written.
+func TestOneWriterLeavesOneFile(t *testing.T) {
+	dir := t.TempDir()
+	path, elsewhere := filepath.Join(dir, "file"), filepath.Join(t.TempDir(), "elsewhere")
+	temporary := filepath.Join(dir, ".new-file")
+	own := Attributes{Mode: 0o600, UID: -1, GID: -1, Durable: true, OneWriter: true}
+	for name, leave := range map[string]func() error{
+		"nothing": func() error { return nil },
+		"a part":  func() error { return os.WriteFile(temporary, []byte("par"), 0o400) },
+		"a link":  func() error { return os.Symlink(elsewhere, temporary) },
+	} {
+		if err := leave(); err != nil {
+			t.Fatal(err)
+		}
+		if err := Write(path, []byte(name), own); err != nil {
+			t.Errorf("%s was left: %v", name, err)
+		}
+		if text, err := os.ReadFile(path); err != nil || string(text) != name {
+			t.Errorf("%s was left: the file holds %q, %v", name, text, err)
+		}
+		alone(t, path)
+	}
+	if _, err := os.Lstat(elsewhere); !os.IsNotExist(err) {
+		t.Errorf("a link was followed: %v", err)
+	}
+	if err := os.MkdirAll(filepath.Join(temporary, "taken"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := Write(path, nil, own); err == nil {
+		t.Error("no error, although the temporary name is taken")
+	}
+}

@@ -120,7 +120,10 @@ func configurationDoc() string {
 		"change to a locked gate, and a gate without\n"+
 		"the gates that it depends on. The gates in this table change what this version does. Any other gate that "+
 		"differs from\n"+
-		"its default is named in a warning.\n\n| gate | stage | default |\n|---|---|---|\n", len(knownGates()))
+		"its default is named in a warning.\n\nmicrolet refuses to start if one of these gates is `true`. It lacks what they "+
+		"turn on, which would change how pods\n"+
+		"are resized:\n\n* %s\n\n| gate | stage | default |\n|---|---|---|\n", len(knownGates()),
+		"`"+strings.Join(slices.Sorted(maps.Keys(refusedGates)), "`\n* `")+"`")
 	for _, name := range slices.Sorted(maps.Keys(readGates)) {
 		if g := knownGates()[name]; !allGates(name) {
 			fmt.Fprintf(&b, "| `%s` | %s | %t |\n", name, g.Stage, g.Default)

@@ -32,6 +32,10 @@ const (
 	gateRotateServerCertificate      = "RotateKubeletServerCertificate"
 	gateDefaultPodSysctls            = "DefaultPodSysctls"
 	gateTopologyManagerOptions       = "TopologyManagerPolicyOptions"
+	gateWebSockets                   = "ExtendWebSocketsToKubelet"
+	gateRestartAllContainers         = "RestartAllContainersOnContainerExits"
+	gateResizeOfInitContainers       = "InPlacePodVerticalScalingInitContainers"
+	gateResizeOfPodLevel             = "InPlacePodLevelResourcesVerticalScaling"
 )
 
 // gatesJSON are the kubelet's gates as of the pinned version; compose/tools/kubeletfacts writes it.
@@ -124,7 +128,7 @@ func gateEnabled(set map[string]bool, name string) bool {
 }
 
 // validateGates refuses what the kubelet refuses: unknown gates, changes to locked ones, a gate without those that it
-// depends on.
+// depends on. It also refuses gates whose features would change pods that run, and are not built.
 func validateGates(p *problems, set map[string]bool) {
 	names := slices.Sorted(maps.Keys(knownGates()))
 	for _, name := range slices.Sorted(maps.Keys(set)) {
@@ -138,6 +142,8 @@ func validateGates(p *problems, set map[string]bool) {
 			p.add("featureGates."+name, set[name], "it is no feature gate of kubelet "+kubeversion.MajorMinor, remedy)
 		case g.Locked && set[name] != g.Default:
 			p.add("featureGates."+name, set[name], fmt.Sprintf("the gate is locked to %t", g.Default), "remove it")
+		case refusedGates[name] && set[name]:
+			p.add("featureGates."+name, true, notBuiltGate, notBuiltRemedy)
 		}
 	}
 	if _, err := newGate(set); err != nil {

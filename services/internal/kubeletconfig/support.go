@@ -41,6 +41,7 @@ const (
 	msgWeaker = "these settings open the HTTPS API further than its default"
 	msgGates  = "these feature gates are known, and nothing in this version of microlet reads them"
 
+	notBuiltGate   = "this version of microlet does not have what the gate turns on"
 	notBuilt       = "it enforces or protects something, and this version of microlet does not do so yet"
 	notBuiltRemedy = "remove it, or keep the kubelet on this node"
 )
@@ -136,23 +137,26 @@ var readGates = map[string]bool{
 	gateRotateServerCertificate:      true,
 	gateTopologyManagerOptions:       true,
 
-	"AllowDNSOnlyNodeCSR": true,
-	"ComponentFlagz":      true,
-	"ComponentStatusz":    true,
-	"InPlacePodVerticalScalingMemoryBackedVolumes": true,
-	"KubeletInUserNamespace":                       true,
-	"PodLevelResources":                            true,
-	"RestartAllContainersOnContainerExits":         true,
+	"AllowDNSOnlyNodeCSR":    true,
+	"ComponentFlagz":         true,
+	"ComponentStatusz":       true,
+	"KubeletInUserNamespace": true,
+	"PodLevelResources":      true,
 
-	"ExtendWebSocketsToKubelet": true,
-	"PodLogsQuerySplitStreams":  true,
-	"ContainerCheckpoint":       true,
-	"ContainerStopSignals":      true,
-	"H2CContainerProbe":         true,
-	"GRPCContainerProbeTLS":     true,
-	"EmptyDirVolumeMode":        true,
-	"PodCertificateRequest":     true,
-	"SELinuxMount":              true,
+	"KubeletAllocatedPodsEndpoint": true,
+
+	gateWebSockets:             true,
+	gateRestartAllContainers:   true,
+	gateResizeOfInitContainers: true,
+	gateResizeOfPodLevel:       true,
+	"PodLogsQuerySplitStreams": true,
+	"ContainerCheckpoint":      true,
+	"ContainerStopSignals":     true,
+	"H2CContainerProbe":        true,
+	"GRPCContainerProbeTLS":    true,
+	"EmptyDirVolumeMode":       true,
+	"PodCertificateRequest":    true,
+	"SELinuxMount":             true,
 
 	"KubeletServiceAccountTokenForCredentialProviders": true,
 
@@ -164,12 +168,21 @@ var readGates = map[string]bool{
 	"AllBeta":                      true,
 }
 
+// refusedGates are the gates that refuse the start when they are set to true: what they turn on would change pods that
+// run, and is not built. AllAlpha leaves them off.
+var refusedGates = map[string]bool{
+	"InPlacePodVerticalScalingExclusiveCPUs":       true,
+	"InPlacePodVerticalScalingExclusiveMemory":     true,
+	"InPlacePodVerticalScalingMemoryBackedVolumes": true,
+	"InPlacePodVerticalScalingSchedulerPreemption": true,
+}
+
 // idleGates are the gates that are set to another value than their default and that nothing reads.
 func idleGates(c *Config) []string {
 	var list []string
 	for _, name := range slices.Sorted(maps.Keys(c.Kubelet.FeatureGates)) {
 		on := c.Kubelet.FeatureGates[name]
-		if g, known := knownGates()[name]; known && !readGates[name] && g.Default != on {
+		if g, known := knownGates()[name]; known && !readGates[name] && !refusedGates[name] && g.Default != on {
 			list = append(list, fmt.Sprintf("%s=%t", name, on))
 		}
 	}

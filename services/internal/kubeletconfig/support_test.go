@@ -1,6 +1,7 @@
 package kubeletconfig
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -155,6 +156,42 @@ func TestWhatIsNotBuiltIsRefused(t *testing.T) {
 	for _, flag := range []string{"--cpu-manager-policy=static"} {
 		if _, _, err := load(t, flag); err == nil || !strings.Contains(err.Error(), notBuilt) {
 			t.Errorf("%s: error = %v, want a refusal", flag, err)
+		}
+	}
+}
+
+// TestGatesOfWhatIsNotBuiltAreRefused: a gate that would change pods that run is refused by its name, and it stays off
+// with AllAlpha.
+func TestGatesOfWhatIsNotBuiltAreRefused(t *testing.T) {
+	for _, gate := range slices.Sorted(maps.Keys(refusedGates)) {
+		_, _, err := load(t, "--feature-gates="+gate+"=true")
+		for _, want := range []string{"featureGates." + gate + "=true", "(flag --feature-gates)", notBuiltGate} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: error is %v, want %q in it", gate, err, want)
+			}
+		}
+		for _, fine := range []string{gate + "=false", "AllAlpha=true,AllBeta=true"} {
+			if _, _, err := load(t, "--feature-gates="+fine); err != nil {
+				t.Errorf("%s: %v", fine, err)
+			}
+		}
+	}
+}
+
+func TestDeclaredFeatures(t *testing.T) {
+	for _, test := range []struct {
+		gates string
+		want  []string
+	}{
+		{"", []string{"ExtendWebSocketsToKubelet", "InPlacePodLevelResourcesVerticalScaling",
+			"InPlacePodVerticalScalingInitContainers", "RestartAllContainersOnContainerExits"}},
+		{"AllBeta=false", []string{"InPlacePodVerticalScalingInitContainers"}},
+	} {
+		c, _, err := load(t, "--feature-gates="+test.gates)
+		if err != nil {
+			t.Errorf("%s: %v", test.gates, err)
+		} else if got := c.DeclaredFeatures(); !slices.Equal(got, test.want) {
+			t.Errorf("with %q it declares %q, want %q", test.gates, got, test.want)
 		}
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
@@ -128,6 +130,40 @@ func TestAPodIsJoinedWithItsStatus(t *testing.T) {
 	}
 }
 
+// TestWhatAPodAsksFor: while the node has granted other resources than a pod asks for, a reader finds both.
+func TestWhatAPodAsksFor(t *testing.T) {
+	n := newNode(t)
+	cpu := func(amount string) v1.ResourceRequirements {
+		return v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse(amount)}}
+	}
+	granted := object("p")
+	granted.Spec.InitContainers = []v1.Container{{Name: "init", Image: "init:1", Resources: cpu("1")}}
+	granted.Spec.Containers = []v1.Container{
+		{Name: "main", Image: "main:1", Resources: cpu("1")}, {Name: "other", Image: "other:1", Resources: cpu("1")}}
+	asks := &v1.PodSpec{
+		Resources:      new(cpu("9")),
+		InitContainers: []v1.Container{{Name: "init", Resources: cpu("2")}},
+		Containers:     []v1.Container{{Name: "nosuch", Resources: cpu("7")}, {Name: "main", Resources: cpu("3")}},
+	}
+	n.put("u", &podsyncv1.Pod{Pod: bytesOf(t, granted), Desired: bytesOf(t, asks)})
+	n.report("u", &podsyncv1.PodStatus{Status: bytesOf(t, &v1.PodStatus{Phase: v1.PodRunning})})
+	p, _ := n.Get("u")
+	want := granted.DeepCopy()
+	want.Status = v1.PodStatus{Phase: v1.PodRunning}
+	if !equality.Semantic.DeepEqual(want, p.Pod) {
+		t.Errorf("granted is %+v", p.Pod)
+	}
+	want.Spec.Resources = asks.Resources
+	want.Spec.InitContainers[0].Resources, want.Spec.Containers[0].Resources = cpu("2"), cpu("3")
+	if !equality.Semantic.DeepEqual(want, p.Desired) {
+		t.Errorf("it asks for %+v", p.Desired)
+	}
+	n.put("u", &podsyncv1.Pod{Pod: bytesOf(t, granted)})
+	if p, _ := n.Get("u"); p.Desired != p.Pod {
+		t.Errorf("what was granted is not what it asks for: %+v", p.Desired)
+	}
+}
+
 func TestAPodWithoutAReportHasItsOwnStatus(t *testing.T) {
 	n := newNode(t)
 	n.put("u", &podsyncv1.Pod{Pod: bytesOf(t, object("p"))})
@@ -195,16 +231,18 @@ func TestAPodThatCannotBeRead(t *testing.T) {
 		SandboxId: "sandbox", Containers: []*podsyncv1.Container{{Name: "c", State: Running}},
 	}
 	for name, c := range map[string]struct {
-		pod    []byte
-		status []byte
-		object string
+		pod     []byte
+		desired []byte
+		status  []byte
+		object  string
 	}{
-		"the pod":    {bad, nil, ""},
-		"the status": {bytesOf(t, object("p")), bad, "p"},
-		"both":       {bad, bad, ""},
+		"the pod":          {bad, nil, nil, ""},
+		"what it asks for": {bytesOf(t, object("p")), bad, nil, ""},
+		"the status":       {bytesOf(t, object("p")), nil, bad, "p"},
+		"both":             {bad, nil, bad, ""},
 	} {
 		n := newNode(t)
-		n.put("u", &podsyncv1.Pod{Pod: c.pod})
+		n.put("u", &podsyncv1.Pod{Pod: c.pod, Desired: c.desired})
 		status.Status = c.status
 		n.report("u", status)
 		p, ok := n.Get("u")

@@ -16,9 +16,11 @@ import (
 
 // Pod is a pod that podsync knows. It is shared: do not change it.
 type Pod struct {
-	// Pod is the object as podsync has it. It is never nil. Its status is what podsync reports or, before podsync has
-	// reported one, what the object came with.
+	// Pod is the object as podsync has it, with the resources that the node has granted. It is never nil. Its status is
+	// what podsync reports or, before podsync has reported one, what the object came with.
 	*v1.Pod
+	// Desired is the object with the resources that its source asks for. It is Pod if these are granted.
+	Desired *v1.Pod
 	// Terminating says that podsync terminates the pod, or has terminated it: no container of it starts any more.
 	Terminating bool
 	// Reported says that podsync has reported a status. Before that, the fields below are empty.
@@ -58,7 +60,9 @@ func (c *Container) IsRunning() bool { return c.State == Running }
 
 // entry is an entry of PODS.
 type entry struct {
-	pod         *v1.Pod
+	pod *v1.Pod
+	// desired is nil if it is pod.
+	desired     *v1.Pod
 	terminating bool
 	err         error
 }
@@ -74,7 +78,39 @@ func decodePod(uid string, value []byte) (*entry, error) {
 		e.pod = &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid)}}
 		e.err = fmt.Errorf("decode pod %s of the bus: %w", uid, err)
 	}
+	if len(m.GetDesired()) == 0 || e.err != nil {
+		return e, nil
+	}
+	var spec v1.PodSpec
+	if err := spec.Unmarshal(m.GetDesired()); err != nil {
+		e.pod = &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid)}}
+		e.err = fmt.Errorf("decode the resources that pod %s of the bus asks for: %w", uid, err)
+		return e, nil
+	}
+	e.desired = asking(e.pod, &spec)
 	return e, nil
+}
+
+// asking is the pod with the resources of a spec.
+func asking(p *v1.Pod, spec *v1.PodSpec) *v1.Pod {
+	with := *p
+	with.Spec.Resources = spec.Resources
+	replace := func(list, by []v1.Container) []v1.Container {
+		asked := make(map[string]*v1.ResourceRequirements, len(by))
+		for i := range by {
+			asked[by[i].Name] = &by[i].Resources
+		}
+		list = slices.Clone(list)
+		for i := range list {
+			if r := asked[list[i].Name]; r != nil {
+				list[i].Resources = *r
+			}
+		}
+		return list
+	}
+	with.Spec.InitContainers = replace(p.Spec.InitContainers, spec.InitContainers)
+	with.Spec.Containers = replace(p.Spec.Containers, spec.Containers)
+	return &with
 }
 
 // report is an entry of POD_STATUS.
@@ -111,9 +147,18 @@ func decodeStatus(uid string, value []byte) (*report, error) {
 	return r, nil
 }
 
+func withStatus(p *v1.Pod, s v1.PodStatus) *v1.Pod {
+	object := *p
+	object.Status = s
+	return &object
+}
+
 // join makes a Pod of its entries; r is nil before podsync has reported a status.
 func join(e *entry, r *report) *Pod {
-	p := &Pod{Pod: e.pod, Terminating: e.terminating, Err: e.err}
+	p := &Pod{Pod: e.pod, Desired: e.pod, Terminating: e.terminating, Err: e.err}
+	if e.desired != nil {
+		p.Desired = e.desired
+	}
 	if r == nil {
 		return p
 	}
@@ -123,9 +168,11 @@ func join(e *entry, r *report) *Pod {
 	case r.err != nil:
 		p.Err = r.err
 	default:
-		object := *e.pod
-		object.Status = r.status
-		p.Pod, p.Reported = &object, true
+		p.Pod, p.Reported = withStatus(e.pod, r.status), true
+		p.Desired = p.Pod
+		if e.desired != nil {
+			p.Desired = withStatus(e.desired, r.status)
+		}
 	}
 	return p
 }

@@ -37,7 +37,7 @@ type Service struct {
 	Metrics *prometheus.Registry
 	// Bus is the connection to the bus. Watches and writers are made before Run.
 	Bus *bus.Client
-	// GRPC is the server on sock/<service>/grpc.sock; register services, and Allow their methods, before Run.
+	// GRPC is the server on sock/<service>/grpc.sock; register services, and Offer them, before Run.
 	GRPC *grpc.Server
 	// Health is served on it; Ready sets it.
 	Health *health.Server
@@ -157,6 +157,18 @@ func (s *Service) meetSupervisor() (err error) {
 // Allow grants a method of GRPC to roles; no role may call a method that is not granted. Root's tools come as
 // role.Up.
 func (s *Service) Allow(fullMethod string, roles ...role.Role) { s.policy.Allow(fullMethod, roles...) }
+
+// Offer grants all methods of a service of GRPC to roles. Health serves the name of the service, so that a client that
+// also works with an older build can ask whether this one has the service.
+func (s *Service) Offer(d *grpc.ServiceDesc, roles ...role.Role) {
+	for _, m := range d.Methods {
+		s.Allow("/"+d.ServiceName+"/"+m.MethodName, roles...)
+	}
+	for _, m := range d.Streams {
+		s.Allow("/"+d.ServiceName+"/"+m.StreamName, roles...)
+	}
+	s.Health.SetServingStatus(d.ServiceName, grpc_health_v1.HealthCheckResponse_SERVING)
+}
 
 // Go makes f part of the service: its end by an error or a panic ends the service, and Run waits for
 // it. Before Run it waits for Run.

@@ -271,6 +271,12 @@ func TestSinglePlacement(t *testing.T) {
 	}
 	podsync := newTestService(t, role.Podsync, placement)
 	pleg := newIn(t, podsync.Config, role.PLEG)
+	for r, name := range map[role.Role]string{role.PLEG: "for.PLEG", role.Prober: "for.Prober"} {
+		podsync.Offer(&grpc.ServiceDesc{
+			ServiceName: name,
+			Methods:     []grpc.MethodDesc{{MethodName: "Get"}}, Streams: []grpc.StreamDesc{{StreamName: "Watch"}},
+		}, r)
+	}
 	start(t, podsync)
 	podsync.Ready("here")
 
@@ -288,6 +294,7 @@ func TestSinglePlacement(t *testing.T) {
 	if status.Code(err) != codes.PermissionDenied {
 		t.Errorf("a method that was granted to no role: %v", err)
 	}
+	checkOffered(t, conn)
 	mu.Lock()
 	defer mu.Unlock()
 	if !slices.Contains(reported[role.Podsync], run.NotifyReady) {
@@ -299,6 +306,27 @@ func TestSinglePlacement(t *testing.T) {
 	}
 	if _, err := placement.InProcessConn(); err == nil {
 		t.Error("connected to a bus that is not there")
+	}
+}
+
+// checkOffered checks what podsync offers to pleg. No service is registered, so the methods do not exist.
+func checkOffered(t *testing.T, pleg *grpc.ClientConn) {
+	t.Helper()
+	for service, want := range map[string]codes.Code{
+		"for.PLEG": codes.Unimplemented, "for.Prober": codes.PermissionDenied, "for.Nothing": codes.PermissionDenied,
+	} {
+		for _, method := range []string{"Get", "Watch"} {
+			err := pleg.Invoke(t.Context(), "/"+service+"/"+method, &grpc_health_v1.HealthCheckRequest{},
+				&grpc_health_v1.HealthCheckResponse{})
+			if status.Code(err) != want {
+				t.Errorf("%s of %s: %v, want %v", method, service, err, want)
+			}
+		}
+		_, err := grpc_health_v1.NewHealthClient(pleg).Check(t.Context(),
+			&grpc_health_v1.HealthCheckRequest{Service: service})
+		if (status.Code(err) == codes.NotFound) != (service == "for.Nothing") {
+			t.Errorf("the health of %s: %v", service, err)
+		}
 	}
 }
 

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/health"
-	"google.golang.org/grpc/health/grpc_health_v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	plegv1 "github.com/microlet/microlet/proto/microlet/pleg/v1"
@@ -33,12 +31,7 @@ func (n *node) pleg() *pleg {
 	n.t.Helper()
 	p := &pleg{hints: make(chan *plegv1.WatchPodsResponse)}
 	cfg := n.Service()
-	p.stop = n.Serve(cfg.Socket(role.PLEG), func(s *grpc.Server) {
-		status := health.NewServer()
-		status.SetServingStatus(plegv1.PlegService_ServiceDesc.ServiceName, grpc_health_v1.HealthCheckResponse_SERVING)
-		grpc_health_v1.RegisterHealthServer(s, status)
-		plegv1.RegisterPlegServiceServer(s, p)
-	})
+	p.stop = n.Serve(cfg.Socket(role.PLEG), func(s *grpc.Server) { plegv1.RegisterPlegServiceServer(s, p) })
 	return p
 }
 

@@ -4,6 +4,7 @@ package twins
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -30,8 +31,8 @@ const (
 	deliveryPause = 15 * time.Second
 )
 
-// TestTwins runs random pods under the kubelet and then under microlet, on the same node, and compares
-// what became of them: status, Events, and what the runtime was given, to the last field.
+// TestTwins runs random pods under the kubelet and then under microlet, on the same node, and compares what became of
+// them: status, Events, and what the runtime was given, to the last field. Those with resources are resized in between.
 func TestTwins(t *testing.T) {
 	scene.Shared.SwitchTo(t, rig.AgentKubelet)
 	s := scene.New(t)
@@ -97,6 +98,7 @@ func facts(s *scene.Scene, pods []*corev1.Pod) map[string]twin.Facts {
 		if err := allAtRest(s, scene.Patience, names...); err != nil {
 			s.T.Errorf("under %s: %v", s.Agent(), err)
 		}
+		grow(s, names)
 		// Events follow, and microlet delivers no more of them a second than a kubelet
 		quiet(s, deliveryPause, scene.Patience)
 		v := s.Record.View()
@@ -116,6 +118,23 @@ func facts(s *scene.Scene, pods []*corev1.Pod) map[string]twin.Facts {
 		s.Wait(scene.Patience, "the end of a wave", s.AreGone(names...))
 	}
 	return all
+}
+
+// grow resizes those of the pods that run for ever and have resources, and waits until they have more.
+func grow(s *scene.Scene, names []string) {
+	s.T.Helper()
+	var grown []string
+	for _, name := range names {
+		p := s.Record.View().Pod(s.Namespace, name)
+		if !podgen.Ends(p) && podgen.Grow(p.Spec.DeepCopy()) {
+			s.Resize(name, func(spec *corev1.PodSpec) { podgen.Grow(spec) })
+			grown = append(grown, name)
+		}
+	}
+	if err := errors.Join(s.WaitErr(scene.Patience, s.AreResized(grown...)),
+		allAtRest(s, scene.Patience, grown...)); err != nil {
+		s.T.Errorf("under %s: %v", s.Agent(), err)
+	}
 }
 
 // quiet returns when the record has had nothing new of the namespace for a while, or at the limit.

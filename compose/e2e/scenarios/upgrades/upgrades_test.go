@@ -4,6 +4,7 @@ package upgrades
 
 import (
 	"fmt"
+	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -24,7 +25,7 @@ func TestUpgrade(t *testing.T) {
 	installed := scene.Shared.Install(t, before)
 	s := scene.New(t)
 	u := &upgrade{
-		Scene: s, csi: s.StartCSI(),
+		Scene: s, csi: s.StartCSI(), metrics: s.MetricsReader(), builds: []string{before, scene.Shared.Executable},
 		// Pods with a gate of their own are never Ready.
 		pods: s.RandomPods(podgen.Options{
 			Seed:    scene.Seed(t, uint64(time.Now().UnixNano())),
@@ -78,6 +79,9 @@ type upgrade struct {
 	*scene.Scene
 	csi  *scene.CSI
 	pods *podgen.Generator
+	// metrics are those of the node, and builds are both programs.
+	metrics *scene.MetricsReader
+	builds  []string
 	// refused are pods with a field that the older build does not know.
 	refused []string
 }
@@ -134,4 +138,32 @@ func (u *upgrade) works(name string) {
 	u.DeletePods(name)
 	u.Wait(scene.Patience, "the pod's end", u.AreGone(name))
 	u.LeavesNothing([]*corev1.Pod{w})
+	u.commands()
+	u.deniesNothing()
+}
+
+// commands judges that podsync serves root's commands of either build.
+func (u *upgrade) commands() {
+	u.T.Helper()
+	for _, build := range u.builds {
+		out, err := exec.CommandContext(u.T.Context(), build, "rm-pod", "absent", "--runtime-dir="+u.RuntimeDir()).
+			CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "not found") {
+			u.T.Errorf("%s rm-pod absent: %v\n%s", build, err, out)
+		}
+	}
+}
+
+// deniesNothing judges that no service has called a method that another one of the other build does not have.
+func (u *upgrade) deniesNothing() {
+	u.T.Helper()
+	u.AwaitSlowly(scene.Patience, "the metrics of the node", func() error {
+		_, page, err := u.metrics.Get(u.T.Context(), "/metrics")
+		for line := range strings.Lines(string(page)) {
+			if strings.HasPrefix(line, "microlet_grpc_denied_total{") {
+				u.T.Error(line)
+			}
+		}
+		return err
+	})
 }

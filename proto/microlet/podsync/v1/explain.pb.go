@@ -73,7 +73,7 @@ func (x Admission_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Admission_State.Descriptor instead.
 func (Admission_State) EnumDescriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{7, 0}
+	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{9, 0}
 }
 
 // State is whether the volume is mounted.
@@ -130,7 +130,7 @@ func (x VolumeState_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use VolumeState_State.Descriptor instead.
 func (VolumeState_State) EnumDescriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{9, 0}
+	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{11, 0}
 }
 
 // Type is the kind of container.
@@ -186,7 +186,7 @@ func (x ContainerExplanation_Type) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ContainerExplanation_Type.Descriptor instead.
 func (ContainerExplanation_Type) EnumDescriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{11, 0}
+	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{13, 0}
 }
 
 // Result is the result by the probe's thresholds, of the container that runs now.
@@ -240,7 +240,7 @@ func (x ProbeState_Result) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ProbeState_Result.Descriptor instead.
 func (ProbeState_Result) EnumDescriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{12, 0}
+	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{14, 0}
 }
 
 // SourceState is one configured source of pods.
@@ -628,7 +628,9 @@ type PodExplanation struct {
 	// Init containers, containers and ephemeral containers, in the order of the pod.
 	Containers []*ContainerExplanation `protobuf:"bytes,12,rep,name=containers,proto3" json:"containers,omitempty"`
 	// The time of the node when this was read.
-	Now           *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=now,proto3" json:"now,omitempty"`
+	Now *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=now,proto3" json:"now,omitempty"`
+	// How the resize of the pod fares; absent if none is asked for or under way.
+	Resize        *Resize `protobuf:"bytes,14,opt,name=resize,proto3" json:"resize,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -754,6 +756,193 @@ func (x *PodExplanation) GetNow() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *PodExplanation) GetResize() *Resize {
+	if x != nil {
+		return x.Resize
+	}
+	return nil
+}
+
+// Resize is a change of the CPU and the memory of a pod that was admitted.
+type Resize struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The amounts that the pod asks for and was not granted, or was granted and was not given.
+	Amounts []*ResourceAmount `protobuf:"bytes,1,rep,name=amounts,proto3" json:"amounts,omitempty"`
+	// Why it is not granted: reason and message of the condition PodResizePending; empty without one.
+	PendingReason  string `protobuf:"bytes,2,opt,name=pending_reason,json=pendingReason,proto3" json:"pending_reason,omitempty"`
+	PendingMessage string `protobuf:"bytes,3,opt,name=pending_message,json=pendingMessage,proto3" json:"pending_message,omitempty"`
+	// A decision on it is under way.
+	Deciding bool `protobuf:"varint,4,opt,name=deciding,proto3" json:"deciding,omitempty"`
+	// It was granted and is being carried out. The error is why that failed last.
+	InProgress bool   `protobuf:"varint,5,opt,name=in_progress,json=inProgress,proto3" json:"in_progress,omitempty"`
+	Error      string `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
+	// Why the files of what is granted and given cannot be written; empty if they can.
+	Unwritten     string `protobuf:"bytes,7,opt,name=unwritten,proto3" json:"unwritten,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Resize) Reset() {
+	*x = Resize{}
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Resize) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Resize) ProtoMessage() {}
+
+func (x *Resize) ProtoReflect() protoreflect.Message {
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Resize.ProtoReflect.Descriptor instead.
+func (*Resize) Descriptor() ([]byte, []int) {
+	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Resize) GetAmounts() []*ResourceAmount {
+	if x != nil {
+		return x.Amounts
+	}
+	return nil
+}
+
+func (x *Resize) GetPendingReason() string {
+	if x != nil {
+		return x.PendingReason
+	}
+	return ""
+}
+
+func (x *Resize) GetPendingMessage() string {
+	if x != nil {
+		return x.PendingMessage
+	}
+	return ""
+}
+
+func (x *Resize) GetDeciding() bool {
+	if x != nil {
+		return x.Deciding
+	}
+	return false
+}
+
+func (x *Resize) GetInProgress() bool {
+	if x != nil {
+		return x.InProgress
+	}
+	return false
+}
+
+func (x *Resize) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *Resize) GetUnwritten() string {
+	if x != nil {
+		return x.Unwritten
+	}
+	return ""
+}
+
+// ResourceAmount is one amount of a pod or a container. A quantity that is empty is none.
+type ResourceAmount struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the container; empty for the pod as a whole.
+	Container string `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
+	// The amount, as in the spec: "requests.cpu".
+	Field string `protobuf:"bytes,2,opt,name=field,proto3" json:"field,omitempty"`
+	// What the spec asks for.
+	Desired string `protobuf:"bytes,3,opt,name=desired,proto3" json:"desired,omitempty"`
+	// What the node has granted.
+	Allocated string `protobuf:"bytes,4,opt,name=allocated,proto3" json:"allocated,omitempty"`
+	// What the runtime or the pod's cgroup was given last; absent for a container that does not run, and if it is unknown.
+	Actuated      *string `protobuf:"bytes,5,opt,name=actuated,proto3,oneof" json:"actuated,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResourceAmount) Reset() {
+	*x = ResourceAmount{}
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResourceAmount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResourceAmount) ProtoMessage() {}
+
+func (x *ResourceAmount) ProtoReflect() protoreflect.Message {
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResourceAmount.ProtoReflect.Descriptor instead.
+func (*ResourceAmount) Descriptor() ([]byte, []int) {
+	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ResourceAmount) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+func (x *ResourceAmount) GetField() string {
+	if x != nil {
+		return x.Field
+	}
+	return ""
+}
+
+func (x *ResourceAmount) GetDesired() string {
+	if x != nil {
+		return x.Desired
+	}
+	return ""
+}
+
+func (x *ResourceAmount) GetAllocated() string {
+	if x != nil {
+		return x.Allocated
+	}
+	return ""
+}
+
+func (x *ResourceAmount) GetActuated() string {
+	if x != nil && x.Actuated != nil {
+		return *x.Actuated
+	}
+	return ""
+}
+
 // Admission is whether the node accepts a pod.
 type Admission struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -767,7 +956,7 @@ type Admission struct {
 
 func (x *Admission) Reset() {
 	*x = Admission{}
-	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[7]
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -779,7 +968,7 @@ func (x *Admission) String() string {
 func (*Admission) ProtoMessage() {}
 
 func (x *Admission) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[7]
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -792,7 +981,7 @@ func (x *Admission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Admission.ProtoReflect.Descriptor instead.
 func (*Admission) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{7}
+	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Admission) GetState() Admission_State {
@@ -834,7 +1023,7 @@ type PodSync struct {
 
 func (x *PodSync) Reset() {
 	*x = PodSync{}
-	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[8]
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -846,7 +1035,7 @@ func (x *PodSync) String() string {
 func (*PodSync) ProtoMessage() {}
 
 func (x *PodSync) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[8]
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -859,7 +1048,7 @@ func (x *PodSync) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodSync.ProtoReflect.Descriptor instead.
 func (*PodSync) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{8}
+	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PodSync) GetBegan() *timestamppb.Timestamp {
@@ -914,7 +1103,7 @@ type VolumeState struct {
 
 func (x *VolumeState) Reset() {
 	*x = VolumeState{}
-	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[9]
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -926,7 +1115,7 @@ func (x *VolumeState) String() string {
 func (*VolumeState) ProtoMessage() {}
 
 func (x *VolumeState) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[9]
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -939,7 +1128,7 @@ func (x *VolumeState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeState.ProtoReflect.Descriptor instead.
 func (*VolumeState) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{9}
+	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *VolumeState) GetName() string {
@@ -991,7 +1180,7 @@ type Sandbox struct {
 
 func (x *Sandbox) Reset() {
 	*x = Sandbox{}
-	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[10]
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1003,7 +1192,7 @@ func (x *Sandbox) String() string {
 func (*Sandbox) ProtoMessage() {}
 
 func (x *Sandbox) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[10]
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1016,7 +1205,7 @@ func (x *Sandbox) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sandbox.ProtoReflect.Descriptor instead.
 func (*Sandbox) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{10}
+	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Sandbox) GetId() string {
@@ -1076,7 +1265,7 @@ type ContainerExplanation struct {
 
 func (x *ContainerExplanation) Reset() {
 	*x = ContainerExplanation{}
-	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[11]
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1088,7 +1277,7 @@ func (x *ContainerExplanation) String() string {
 func (*ContainerExplanation) ProtoMessage() {}
 
 func (x *ContainerExplanation) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[11]
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1101,7 +1290,7 @@ func (x *ContainerExplanation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerExplanation.ProtoReflect.Descriptor instead.
 func (*ContainerExplanation) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{11}
+	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ContainerExplanation) GetName() string {
@@ -1181,7 +1370,7 @@ type ProbeState struct {
 
 func (x *ProbeState) Reset() {
 	*x = ProbeState{}
-	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[12]
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1193,7 +1382,7 @@ func (x *ProbeState) String() string {
 func (*ProbeState) ProtoMessage() {}
 
 func (x *ProbeState) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[12]
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1206,7 +1395,7 @@ func (x *ProbeState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeState.ProtoReflect.Descriptor instead.
 func (*ProbeState) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{12}
+	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ProbeState) GetKind() string {
@@ -1243,7 +1432,7 @@ type CheckPodRequest struct {
 
 func (x *CheckPodRequest) Reset() {
 	*x = CheckPodRequest{}
-	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[13]
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1255,7 +1444,7 @@ func (x *CheckPodRequest) String() string {
 func (*CheckPodRequest) ProtoMessage() {}
 
 func (x *CheckPodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[13]
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1268,7 +1457,7 @@ func (x *CheckPodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckPodRequest.ProtoReflect.Descriptor instead.
 func (*CheckPodRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{13}
+	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CheckPodRequest) GetManifest() []byte {
@@ -1301,7 +1490,7 @@ type CheckPodResponse struct {
 
 func (x *CheckPodResponse) Reset() {
 	*x = CheckPodResponse{}
-	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[14]
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1313,7 +1502,7 @@ func (x *CheckPodResponse) String() string {
 func (*CheckPodResponse) ProtoMessage() {}
 
 func (x *CheckPodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[14]
+	mi := &file_microlet_podsync_v1_explain_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1326,7 +1515,7 @@ func (x *CheckPodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckPodResponse.ProtoReflect.Descriptor instead.
 func (*CheckPodResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{14}
+	return file_microlet_podsync_v1_explain_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CheckPodResponse) GetNamespace() string {
@@ -1395,7 +1584,7 @@ const file_microlet_podsync_v1_explain_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\"K\n" +
 	"\x12ExplainPodResponse\x125\n" +
-	"\x03pod\x18\x01 \x01(\v2#.microlet.podsync.v1.PodExplanationR\x03pod\"\xbe\x04\n" +
+	"\x03pod\x18\x01 \x01(\v2#.microlet.podsync.v1.PodExplanationR\x03pod\"\xf3\x04\n" +
 	"\x0ePodExplanation\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
@@ -1412,7 +1601,24 @@ const file_microlet_podsync_v1_explain_proto_rawDesc = "" +
 	"\n" +
 	"containers\x18\f \x03(\v2).microlet.podsync.v1.ContainerExplanationR\n" +
 	"containers\x12,\n" +
-	"\x03now\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\x03now\"\xd4\x01\n" +
+	"\x03now\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\x03now\x123\n" +
+	"\x06resize\x18\x0e \x01(\v2\x1b.microlet.podsync.v1.ResizeR\x06resize\"\x88\x02\n" +
+	"\x06Resize\x12=\n" +
+	"\aamounts\x18\x01 \x03(\v2#.microlet.podsync.v1.ResourceAmountR\aamounts\x12%\n" +
+	"\x0epending_reason\x18\x02 \x01(\tR\rpendingReason\x12'\n" +
+	"\x0fpending_message\x18\x03 \x01(\tR\x0ependingMessage\x12\x1a\n" +
+	"\bdeciding\x18\x04 \x01(\bR\bdeciding\x12\x1f\n" +
+	"\vin_progress\x18\x05 \x01(\bR\n" +
+	"inProgress\x12\x14\n" +
+	"\x05error\x18\x06 \x01(\tR\x05error\x12\x1c\n" +
+	"\tunwritten\x18\a \x01(\tR\tunwritten\"\xaa\x01\n" +
+	"\x0eResourceAmount\x12\x1c\n" +
+	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x12\x14\n" +
+	"\x05field\x18\x02 \x01(\tR\x05field\x12\x18\n" +
+	"\adesired\x18\x03 \x01(\tR\adesired\x12\x1c\n" +
+	"\tallocated\x18\x04 \x01(\tR\tallocated\x12\x1f\n" +
+	"\bactuated\x18\x05 \x01(\tH\x00R\bactuated\x88\x01\x01B\v\n" +
+	"\t_actuated\"\xd4\x01\n" +
 	"\tAdmission\x12:\n" +
 	"\x05state\x18\x01 \x01(\x0e2$.microlet.podsync.v1.Admission.StateR\x05state\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -1506,7 +1712,7 @@ func file_microlet_podsync_v1_explain_proto_rawDescGZIP() []byte {
 }
 
 var file_microlet_podsync_v1_explain_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_microlet_podsync_v1_explain_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_microlet_podsync_v1_explain_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_microlet_podsync_v1_explain_proto_goTypes = []any{
 	(Admission_State)(0),           // 0: microlet.podsync.v1.Admission.State
 	(VolumeState_State)(0),         // 1: microlet.podsync.v1.VolumeState.State
@@ -1519,55 +1725,59 @@ var file_microlet_podsync_v1_explain_proto_goTypes = []any{
 	(*ExplainPodRequest)(nil),      // 8: microlet.podsync.v1.ExplainPodRequest
 	(*ExplainPodResponse)(nil),     // 9: microlet.podsync.v1.ExplainPodResponse
 	(*PodExplanation)(nil),         // 10: microlet.podsync.v1.PodExplanation
-	(*Admission)(nil),              // 11: microlet.podsync.v1.Admission
-	(*PodSync)(nil),                // 12: microlet.podsync.v1.PodSync
-	(*VolumeState)(nil),            // 13: microlet.podsync.v1.VolumeState
-	(*Sandbox)(nil),                // 14: microlet.podsync.v1.Sandbox
-	(*ContainerExplanation)(nil),   // 15: microlet.podsync.v1.ContainerExplanation
-	(*ProbeState)(nil),             // 16: microlet.podsync.v1.ProbeState
-	(*CheckPodRequest)(nil),        // 17: microlet.podsync.v1.CheckPodRequest
-	(*CheckPodResponse)(nil),       // 18: microlet.podsync.v1.CheckPodResponse
-	(PodSource)(0),                 // 19: microlet.podsync.v1.PodSource
-	(*timestamppb.Timestamp)(nil),  // 20: google.protobuf.Timestamp
+	(*Resize)(nil),                 // 11: microlet.podsync.v1.Resize
+	(*ResourceAmount)(nil),         // 12: microlet.podsync.v1.ResourceAmount
+	(*Admission)(nil),              // 13: microlet.podsync.v1.Admission
+	(*PodSync)(nil),                // 14: microlet.podsync.v1.PodSync
+	(*VolumeState)(nil),            // 15: microlet.podsync.v1.VolumeState
+	(*Sandbox)(nil),                // 16: microlet.podsync.v1.Sandbox
+	(*ContainerExplanation)(nil),   // 17: microlet.podsync.v1.ContainerExplanation
+	(*ProbeState)(nil),             // 18: microlet.podsync.v1.ProbeState
+	(*CheckPodRequest)(nil),        // 19: microlet.podsync.v1.CheckPodRequest
+	(*CheckPodResponse)(nil),       // 20: microlet.podsync.v1.CheckPodResponse
+	(PodSource)(0),                 // 21: microlet.podsync.v1.PodSource
+	(*timestamppb.Timestamp)(nil),  // 22: google.protobuf.Timestamp
 }
 var file_microlet_podsync_v1_explain_proto_depIdxs = []int32{
-	19, // 0: microlet.podsync.v1.SourceState.source:type_name -> microlet.podsync.v1.PodSource
+	21, // 0: microlet.podsync.v1.SourceState.source:type_name -> microlet.podsync.v1.PodSource
 	7,  // 1: microlet.podsync.v1.ListPodsResponse.pods:type_name -> microlet.podsync.v1.PodSummary
 	4,  // 2: microlet.podsync.v1.ListPodsResponse.sources:type_name -> microlet.podsync.v1.SourceState
-	19, // 3: microlet.podsync.v1.PodSummary.source:type_name -> microlet.podsync.v1.PodSource
-	20, // 4: microlet.podsync.v1.PodSummary.started:type_name -> google.protobuf.Timestamp
+	21, // 3: microlet.podsync.v1.PodSummary.source:type_name -> microlet.podsync.v1.PodSource
+	22, // 4: microlet.podsync.v1.PodSummary.started:type_name -> google.protobuf.Timestamp
 	10, // 5: microlet.podsync.v1.ExplainPodResponse.pod:type_name -> microlet.podsync.v1.PodExplanation
-	19, // 6: microlet.podsync.v1.PodExplanation.source:type_name -> microlet.podsync.v1.PodSource
-	11, // 7: microlet.podsync.v1.PodExplanation.admission:type_name -> microlet.podsync.v1.Admission
-	12, // 8: microlet.podsync.v1.PodExplanation.sync:type_name -> microlet.podsync.v1.PodSync
-	13, // 9: microlet.podsync.v1.PodExplanation.volumes:type_name -> microlet.podsync.v1.VolumeState
-	14, // 10: microlet.podsync.v1.PodExplanation.sandbox:type_name -> microlet.podsync.v1.Sandbox
-	15, // 11: microlet.podsync.v1.PodExplanation.containers:type_name -> microlet.podsync.v1.ContainerExplanation
-	20, // 12: microlet.podsync.v1.PodExplanation.now:type_name -> google.protobuf.Timestamp
-	0,  // 13: microlet.podsync.v1.Admission.state:type_name -> microlet.podsync.v1.Admission.State
-	20, // 14: microlet.podsync.v1.PodSync.began:type_name -> google.protobuf.Timestamp
-	20, // 15: microlet.podsync.v1.PodSync.next:type_name -> google.protobuf.Timestamp
-	1,  // 16: microlet.podsync.v1.VolumeState.state:type_name -> microlet.podsync.v1.VolumeState.State
-	20, // 17: microlet.podsync.v1.VolumeState.began:type_name -> google.protobuf.Timestamp
-	20, // 18: microlet.podsync.v1.Sandbox.created:type_name -> google.protobuf.Timestamp
-	2,  // 19: microlet.podsync.v1.ContainerExplanation.type:type_name -> microlet.podsync.v1.ContainerExplanation.Type
-	20, // 20: microlet.podsync.v1.ContainerExplanation.pull_began:type_name -> google.protobuf.Timestamp
-	20, // 21: microlet.podsync.v1.ContainerExplanation.next_pull:type_name -> google.protobuf.Timestamp
-	20, // 22: microlet.podsync.v1.ContainerExplanation.restart_at:type_name -> google.protobuf.Timestamp
-	16, // 23: microlet.podsync.v1.ContainerExplanation.probes:type_name -> microlet.podsync.v1.ProbeState
-	3,  // 24: microlet.podsync.v1.ProbeState.result:type_name -> microlet.podsync.v1.ProbeState.Result
-	11, // 25: microlet.podsync.v1.CheckPodResponse.admission:type_name -> microlet.podsync.v1.Admission
-	5,  // 26: microlet.podsync.v1.ExplainService.ListPods:input_type -> microlet.podsync.v1.ListPodsRequest
-	8,  // 27: microlet.podsync.v1.ExplainService.ExplainPod:input_type -> microlet.podsync.v1.ExplainPodRequest
-	17, // 28: microlet.podsync.v1.ExplainService.CheckPod:input_type -> microlet.podsync.v1.CheckPodRequest
-	6,  // 29: microlet.podsync.v1.ExplainService.ListPods:output_type -> microlet.podsync.v1.ListPodsResponse
-	9,  // 30: microlet.podsync.v1.ExplainService.ExplainPod:output_type -> microlet.podsync.v1.ExplainPodResponse
-	18, // 31: microlet.podsync.v1.ExplainService.CheckPod:output_type -> microlet.podsync.v1.CheckPodResponse
-	29, // [29:32] is the sub-list for method output_type
-	26, // [26:29] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	21, // 6: microlet.podsync.v1.PodExplanation.source:type_name -> microlet.podsync.v1.PodSource
+	13, // 7: microlet.podsync.v1.PodExplanation.admission:type_name -> microlet.podsync.v1.Admission
+	14, // 8: microlet.podsync.v1.PodExplanation.sync:type_name -> microlet.podsync.v1.PodSync
+	15, // 9: microlet.podsync.v1.PodExplanation.volumes:type_name -> microlet.podsync.v1.VolumeState
+	16, // 10: microlet.podsync.v1.PodExplanation.sandbox:type_name -> microlet.podsync.v1.Sandbox
+	17, // 11: microlet.podsync.v1.PodExplanation.containers:type_name -> microlet.podsync.v1.ContainerExplanation
+	22, // 12: microlet.podsync.v1.PodExplanation.now:type_name -> google.protobuf.Timestamp
+	11, // 13: microlet.podsync.v1.PodExplanation.resize:type_name -> microlet.podsync.v1.Resize
+	12, // 14: microlet.podsync.v1.Resize.amounts:type_name -> microlet.podsync.v1.ResourceAmount
+	0,  // 15: microlet.podsync.v1.Admission.state:type_name -> microlet.podsync.v1.Admission.State
+	22, // 16: microlet.podsync.v1.PodSync.began:type_name -> google.protobuf.Timestamp
+	22, // 17: microlet.podsync.v1.PodSync.next:type_name -> google.protobuf.Timestamp
+	1,  // 18: microlet.podsync.v1.VolumeState.state:type_name -> microlet.podsync.v1.VolumeState.State
+	22, // 19: microlet.podsync.v1.VolumeState.began:type_name -> google.protobuf.Timestamp
+	22, // 20: microlet.podsync.v1.Sandbox.created:type_name -> google.protobuf.Timestamp
+	2,  // 21: microlet.podsync.v1.ContainerExplanation.type:type_name -> microlet.podsync.v1.ContainerExplanation.Type
+	22, // 22: microlet.podsync.v1.ContainerExplanation.pull_began:type_name -> google.protobuf.Timestamp
+	22, // 23: microlet.podsync.v1.ContainerExplanation.next_pull:type_name -> google.protobuf.Timestamp
+	22, // 24: microlet.podsync.v1.ContainerExplanation.restart_at:type_name -> google.protobuf.Timestamp
+	18, // 25: microlet.podsync.v1.ContainerExplanation.probes:type_name -> microlet.podsync.v1.ProbeState
+	3,  // 26: microlet.podsync.v1.ProbeState.result:type_name -> microlet.podsync.v1.ProbeState.Result
+	13, // 27: microlet.podsync.v1.CheckPodResponse.admission:type_name -> microlet.podsync.v1.Admission
+	5,  // 28: microlet.podsync.v1.ExplainService.ListPods:input_type -> microlet.podsync.v1.ListPodsRequest
+	8,  // 29: microlet.podsync.v1.ExplainService.ExplainPod:input_type -> microlet.podsync.v1.ExplainPodRequest
+	19, // 30: microlet.podsync.v1.ExplainService.CheckPod:input_type -> microlet.podsync.v1.CheckPodRequest
+	6,  // 31: microlet.podsync.v1.ExplainService.ListPods:output_type -> microlet.podsync.v1.ListPodsResponse
+	9,  // 32: microlet.podsync.v1.ExplainService.ExplainPod:output_type -> microlet.podsync.v1.ExplainPodResponse
+	20, // 33: microlet.podsync.v1.ExplainService.CheckPod:output_type -> microlet.podsync.v1.CheckPodResponse
+	31, // [31:34] is the sub-list for method output_type
+	28, // [28:31] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_microlet_podsync_v1_explain_proto_init() }
@@ -1576,13 +1786,14 @@ func file_microlet_podsync_v1_explain_proto_init() {
 		return
 	}
 	file_microlet_podsync_v1_podsync_proto_init()
+	file_microlet_podsync_v1_explain_proto_msgTypes[8].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_microlet_podsync_v1_explain_proto_rawDesc), len(file_microlet_podsync_v1_explain_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   15,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

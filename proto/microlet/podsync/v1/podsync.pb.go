@@ -197,11 +197,14 @@ func (RunPodResponse_Outcome) EnumDescriptor() ([]byte, []int) {
 // Pod is the value of PODS/<podUID>: an admitted pod.
 type Pod struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A core/v1 Pod in its Kubernetes protobuf encoding.
+	// A core/v1 Pod in its Kubernetes protobuf encoding, with the resources that the node has granted.
 	Pod    []byte    `protobuf:"bytes,1,opt,name=pod,proto3" json:"pod,omitempty"`
 	Source PodSource `protobuf:"varint,2,opt,name=source,proto3,enum=microlet.podsync.v1.PodSource" json:"source,omitempty"`
 	// The pod is being terminated: nothing may start, restart or kill it.
-	Terminating   bool `protobuf:"varint,3,opt,name=terminating,proto3" json:"terminating,omitempty"`
+	Terminating bool `protobuf:"varint,3,opt,name=terminating,proto3" json:"terminating,omitempty"`
+	// A core/v1 PodSpec in the same encoding, with nothing but the resources that the pod's source asks for and the names
+	// of the containers; empty if these are granted.
+	Desired       []byte `protobuf:"bytes,4,opt,name=desired,proto3" json:"desired,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -255,6 +258,13 @@ func (x *Pod) GetTerminating() bool {
 		return x.Terminating
 	}
 	return false
+}
+
+func (x *Pod) GetDesired() []byte {
+	if x != nil {
+		return x.Desired
+	}
+	return nil
 }
 
 // Container is the current state of one container of a pod.
@@ -1919,11 +1929,12 @@ var File_microlet_podsync_v1_podsync_proto protoreflect.FileDescriptor
 
 const file_microlet_podsync_v1_podsync_proto_rawDesc = "" +
 	"\n" +
-	"!microlet/podsync/v1/podsync.proto\x12\x13microlet.podsync.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"q\n" +
+	"!microlet/podsync/v1/podsync.proto\x12\x13microlet.podsync.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8b\x01\n" +
 	"\x03Pod\x12\x10\n" +
 	"\x03pod\x18\x01 \x01(\fR\x03pod\x126\n" +
 	"\x06source\x18\x02 \x01(\x0e2\x1e.microlet.podsync.v1.PodSourceR\x06source\x12 \n" +
-	"\vterminating\x18\x03 \x01(\bR\vterminating\"\xc5\x01\n" +
+	"\vterminating\x18\x03 \x01(\bR\vterminating\x12\x18\n" +
+	"\adesired\x18\x04 \x01(\fR\adesired\"\xc5\x01\n" +
 	"\tContainer\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x129\n" +
@@ -2060,16 +2071,26 @@ const file_microlet_podsync_v1_podsync_proto_rawDesc = "" +
 	"\x17CONTAINER_STATE_CREATED\x10\x01\x12\x1b\n" +
 	"\x17CONTAINER_STATE_RUNNING\x10\x02\x12\x1a\n" +
 	"\x16CONTAINER_STATE_EXITED\x10\x03\x12\x1b\n" +
-	"\x17CONTAINER_STATE_UNKNOWN\x10\x042\xf3\x06\n" +
+	"\x17CONTAINER_STATE_UNKNOWN\x10\x042\x9c\a\n" +
 	"\x0ePodsyncService\x12Z\n" +
-	"\tGetHealth\x12%.microlet.podsync.v1.GetHealthRequest\x1a&.microlet.podsync.v1.GetHealthResponse\x12T\n" +
-	"\aWakePod\x12#.microlet.podsync.v1.WakePodRequest\x1a$.microlet.podsync.v1.WakePodResponse\x12Q\n" +
+	"\tGetHealth\x12%.microlet.podsync.v1.GetHealthRequest\x1a&.microlet.podsync.v1.GetHealthResponse\x12Y\n" +
+	"\aWakePod\x12#.microlet.podsync.v1.WakePodRequest\x1a$.microlet.podsync.v1.WakePodResponse\"\x03\x88\x02\x01\x12V\n" +
+	"\x06RunPod\x12\".microlet.podsync.v1.RunPodRequest\x1a#.microlet.podsync.v1.RunPodResponse\"\x03\x88\x02\x01\x12_\n" +
+	"\tRemovePod\x12%.microlet.podsync.v1.RemovePodRequest\x1a&.microlet.podsync.v1.RemovePodResponse\"\x03\x88\x02\x01\x12e\n" +
+	"\vGetLocalPod\x12'.microlet.podsync.v1.GetLocalPodRequest\x1a(.microlet.podsync.v1.GetLocalPodResponse\"\x03\x88\x02\x01\x12k\n" +
+	"\rListLocalPods\x12).microlet.podsync.v1.ListLocalPodsRequest\x1a*.microlet.podsync.v1.ListLocalPodsResponse\"\x03\x88\x02\x01\x12S\n" +
+	"\x05Evict\x12!.microlet.podsync.v1.EvictRequest\x1a\".microlet.podsync.v1.EvictResponse\"\x03\x88\x02\x01\x12\x80\x01\n" +
+	"\x14RemoveDeadContainers\x120.microlet.podsync.v1.RemoveDeadContainersRequest\x1a1.microlet.podsync.v1.RemoveDeadContainersResponse\"\x03\x88\x02\x01\x12n\n" +
+	"\x0eGetVolumeStats\x12*.microlet.podsync.v1.GetVolumeStatsRequest\x1a+.microlet.podsync.v1.GetVolumeStatsResponse\"\x03\x88\x02\x012\x8a\x03\n" +
+	"\x0fLocalPodService\x12Q\n" +
 	"\x06RunPod\x12\".microlet.podsync.v1.RunPodRequest\x1a#.microlet.podsync.v1.RunPodResponse\x12Z\n" +
 	"\tRemovePod\x12%.microlet.podsync.v1.RemovePodRequest\x1a&.microlet.podsync.v1.RemovePodResponse\x12`\n" +
 	"\vGetLocalPod\x12'.microlet.podsync.v1.GetLocalPodRequest\x1a(.microlet.podsync.v1.GetLocalPodResponse\x12f\n" +
-	"\rListLocalPods\x12).microlet.podsync.v1.ListLocalPodsRequest\x1a*.microlet.podsync.v1.ListLocalPodsResponse\x12N\n" +
+	"\rListLocalPods\x12).microlet.podsync.v1.ListLocalPodsRequest\x1a*.microlet.podsync.v1.ListLocalPodsResponse2\xde\x01\n" +
+	"\x0fEvictionService\x12N\n" +
 	"\x05Evict\x12!.microlet.podsync.v1.EvictRequest\x1a\".microlet.podsync.v1.EvictResponse\x12{\n" +
-	"\x14RemoveDeadContainers\x120.microlet.podsync.v1.RemoveDeadContainersRequest\x1a1.microlet.podsync.v1.RemoveDeadContainersResponse\x12i\n" +
+	"\x14RemoveDeadContainers\x120.microlet.podsync.v1.RemoveDeadContainersRequest\x1a1.microlet.podsync.v1.RemoveDeadContainersResponse2\x7f\n" +
+	"\x12VolumeStatsService\x12i\n" +
 	"\x0eGetVolumeStats\x12*.microlet.podsync.v1.GetVolumeStatsRequest\x1a+.microlet.podsync.v1.GetVolumeStatsResponseB\xd7\x01\n" +
 	"\x17com.microlet.podsync.v1B\fPodsyncProtoP\x01Z@github.com/microlet/microlet/proto/microlet/podsync/v1;podsyncv1\xa2\x02\x03MPX\xaa\x02\x13Microlet.Podsync.V1\xca\x02\x13Microlet\\Podsync\\V1\xe2\x02\x1fMicrolet\\Podsync\\V1\\GPBMetadata\xea\x02\x15Microlet::Podsync::V1b\x06proto3"
 
@@ -2155,17 +2176,31 @@ var file_microlet_podsync_v1_podsync_proto_depIdxs = []int32{
 	23, // 24: microlet.podsync.v1.PodsyncService.Evict:input_type -> microlet.podsync.v1.EvictRequest
 	26, // 25: microlet.podsync.v1.PodsyncService.RemoveDeadContainers:input_type -> microlet.podsync.v1.RemoveDeadContainersRequest
 	28, // 26: microlet.podsync.v1.PodsyncService.GetVolumeStats:input_type -> microlet.podsync.v1.GetVolumeStatsRequest
-	11, // 27: microlet.podsync.v1.PodsyncService.GetHealth:output_type -> microlet.podsync.v1.GetHealthResponse
-	13, // 28: microlet.podsync.v1.PodsyncService.WakePod:output_type -> microlet.podsync.v1.WakePodResponse
-	15, // 29: microlet.podsync.v1.PodsyncService.RunPod:output_type -> microlet.podsync.v1.RunPodResponse
-	17, // 30: microlet.podsync.v1.PodsyncService.RemovePod:output_type -> microlet.podsync.v1.RemovePodResponse
-	19, // 31: microlet.podsync.v1.PodsyncService.GetLocalPod:output_type -> microlet.podsync.v1.GetLocalPodResponse
-	21, // 32: microlet.podsync.v1.PodsyncService.ListLocalPods:output_type -> microlet.podsync.v1.ListLocalPodsResponse
-	25, // 33: microlet.podsync.v1.PodsyncService.Evict:output_type -> microlet.podsync.v1.EvictResponse
-	27, // 34: microlet.podsync.v1.PodsyncService.RemoveDeadContainers:output_type -> microlet.podsync.v1.RemoveDeadContainersResponse
-	29, // 35: microlet.podsync.v1.PodsyncService.GetVolumeStats:output_type -> microlet.podsync.v1.GetVolumeStatsResponse
-	27, // [27:36] is the sub-list for method output_type
-	18, // [18:27] is the sub-list for method input_type
+	14, // 27: microlet.podsync.v1.LocalPodService.RunPod:input_type -> microlet.podsync.v1.RunPodRequest
+	16, // 28: microlet.podsync.v1.LocalPodService.RemovePod:input_type -> microlet.podsync.v1.RemovePodRequest
+	18, // 29: microlet.podsync.v1.LocalPodService.GetLocalPod:input_type -> microlet.podsync.v1.GetLocalPodRequest
+	20, // 30: microlet.podsync.v1.LocalPodService.ListLocalPods:input_type -> microlet.podsync.v1.ListLocalPodsRequest
+	23, // 31: microlet.podsync.v1.EvictionService.Evict:input_type -> microlet.podsync.v1.EvictRequest
+	26, // 32: microlet.podsync.v1.EvictionService.RemoveDeadContainers:input_type -> microlet.podsync.v1.RemoveDeadContainersRequest
+	28, // 33: microlet.podsync.v1.VolumeStatsService.GetVolumeStats:input_type -> microlet.podsync.v1.GetVolumeStatsRequest
+	11, // 34: microlet.podsync.v1.PodsyncService.GetHealth:output_type -> microlet.podsync.v1.GetHealthResponse
+	13, // 35: microlet.podsync.v1.PodsyncService.WakePod:output_type -> microlet.podsync.v1.WakePodResponse
+	15, // 36: microlet.podsync.v1.PodsyncService.RunPod:output_type -> microlet.podsync.v1.RunPodResponse
+	17, // 37: microlet.podsync.v1.PodsyncService.RemovePod:output_type -> microlet.podsync.v1.RemovePodResponse
+	19, // 38: microlet.podsync.v1.PodsyncService.GetLocalPod:output_type -> microlet.podsync.v1.GetLocalPodResponse
+	21, // 39: microlet.podsync.v1.PodsyncService.ListLocalPods:output_type -> microlet.podsync.v1.ListLocalPodsResponse
+	25, // 40: microlet.podsync.v1.PodsyncService.Evict:output_type -> microlet.podsync.v1.EvictResponse
+	27, // 41: microlet.podsync.v1.PodsyncService.RemoveDeadContainers:output_type -> microlet.podsync.v1.RemoveDeadContainersResponse
+	29, // 42: microlet.podsync.v1.PodsyncService.GetVolumeStats:output_type -> microlet.podsync.v1.GetVolumeStatsResponse
+	15, // 43: microlet.podsync.v1.LocalPodService.RunPod:output_type -> microlet.podsync.v1.RunPodResponse
+	17, // 44: microlet.podsync.v1.LocalPodService.RemovePod:output_type -> microlet.podsync.v1.RemovePodResponse
+	19, // 45: microlet.podsync.v1.LocalPodService.GetLocalPod:output_type -> microlet.podsync.v1.GetLocalPodResponse
+	21, // 46: microlet.podsync.v1.LocalPodService.ListLocalPods:output_type -> microlet.podsync.v1.ListLocalPodsResponse
+	25, // 47: microlet.podsync.v1.EvictionService.Evict:output_type -> microlet.podsync.v1.EvictResponse
+	27, // 48: microlet.podsync.v1.EvictionService.RemoveDeadContainers:output_type -> microlet.podsync.v1.RemoveDeadContainersResponse
+	29, // 49: microlet.podsync.v1.VolumeStatsService.GetVolumeStats:output_type -> microlet.podsync.v1.GetVolumeStatsResponse
+	34, // [34:50] is the sub-list for method output_type
+	18, // [18:34] is the sub-list for method input_type
 	18, // [18:18] is the sub-list for extension type_name
 	18, // [18:18] is the sub-list for extension extendee
 	0,  // [0:18] is the sub-list for field type_name
@@ -2184,7 +2219,7 @@ func file_microlet_podsync_v1_podsync_proto_init() {
 			NumEnums:      3,
 			NumMessages:   34,
 			NumExtensions: 0,
-			NumServices:   1,
+			NumServices:   4,
 		},
 		GoTypes:           file_microlet_podsync_v1_podsync_proto_goTypes,
 		DependencyIndexes: file_microlet_podsync_v1_podsync_proto_depIdxs,

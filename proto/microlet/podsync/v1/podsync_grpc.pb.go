@@ -37,29 +37,27 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// PodsyncService is podsync's gRPC API.
+// PodsyncService says whether podsync works. A caller of the previous version finds the methods of LocalPodService,
+// EvictionService and VolumeStatsService here. They go with the next release, and WakePod with them.
 type PodsyncServiceClient interface {
 	// nodestatus calls GetHealth before it renews the Lease while the bus is silent.
 	GetHealth(ctx context.Context, in *GetHealthRequest, opts ...grpc.CallOption) (*GetHealthResponse, error)
+	// Deprecated: Do not use.
 	// A pleg that does not serve PlegService calls WakePod if the bus is silent. No other pleg calls it.
 	WakePod(ctx context.Context, in *WakePodRequest, opts ...grpc.CallOption) (*WakePodResponse, error)
-	// With RunPod, RemovePod, GetLocalPod and ListLocalPods, root runs pods without an API server. The error of an
-	// invalid manifest is INVALID_ARGUMENT.
+	// Deprecated: Do not use.
 	RunPod(ctx context.Context, in *RunPodRequest, opts ...grpc.CallOption) (*RunPodResponse, error)
+	// Deprecated: Do not use.
 	RemovePod(ctx context.Context, in *RemovePodRequest, opts ...grpc.CallOption) (*RemovePodResponse, error)
+	// Deprecated: Do not use.
 	GetLocalPod(ctx context.Context, in *GetLocalPodRequest, opts ...grpc.CallOption) (*GetLocalPodResponse, error)
+	// Deprecated: Do not use.
 	ListLocalPods(ctx context.Context, in *ListLocalPodsRequest, opts ...grpc.CallOption) (*ListLocalPodsResponse, error)
-	// evictor calls Evict. It answers when the containers have stopped, or after a time that depends on the grace period.
-	// It may be called again for the same pod: the first message holds, and there is one event. Errors: NOT_FOUND if
-	// nothing of the pod is on the node, FAILED_PRECONDITION if the pod is critical or does not exceed the limit, and
-	// INVALID_ARGUMENT with the field. An older podsync answers DEADLINE_EXCEEDED instead of a response that has stopping
-	// set.
+	// Deprecated: Do not use.
 	Evict(ctx context.Context, in *EvictRequest, opts ...grpc.CallOption) (*EvictResponse, error)
-	// evictor calls RemoveDeadContainers when a disk is full. It removes the containers of pods that have ended, and of
-	// other pods the dead containers that need not be kept.
+	// Deprecated: Do not use.
 	RemoveDeadContainers(ctx context.Context, in *RemoveDeadContainersRequest, opts ...grpc.CallOption) (*RemoveDeadContainersResponse, error)
-	// stats calls GetVolumeStats for volumes of claims and of CSI drivers: podsync asks the driver or the file system. An
-	// answer may take minutes. Errors: NOT_FOUND if the pod has no such volume, UNIMPLEMENTED if it is not measured.
+	// Deprecated: Do not use.
 	GetVolumeStats(ctx context.Context, in *GetVolumeStatsRequest, opts ...grpc.CallOption) (*GetVolumeStatsResponse, error)
 }
 
@@ -81,6 +79,7 @@ func (c *podsyncServiceClient) GetHealth(ctx context.Context, in *GetHealthReque
 	return out, nil
 }
 
+// Deprecated: Do not use.
 func (c *podsyncServiceClient) WakePod(ctx context.Context, in *WakePodRequest, opts ...grpc.CallOption) (*WakePodResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(WakePodResponse)
@@ -91,6 +90,7 @@ func (c *podsyncServiceClient) WakePod(ctx context.Context, in *WakePodRequest, 
 	return out, nil
 }
 
+// Deprecated: Do not use.
 func (c *podsyncServiceClient) RunPod(ctx context.Context, in *RunPodRequest, opts ...grpc.CallOption) (*RunPodResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(RunPodResponse)
@@ -101,6 +101,7 @@ func (c *podsyncServiceClient) RunPod(ctx context.Context, in *RunPodRequest, op
 	return out, nil
 }
 
+// Deprecated: Do not use.
 func (c *podsyncServiceClient) RemovePod(ctx context.Context, in *RemovePodRequest, opts ...grpc.CallOption) (*RemovePodResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(RemovePodResponse)
@@ -111,6 +112,7 @@ func (c *podsyncServiceClient) RemovePod(ctx context.Context, in *RemovePodReque
 	return out, nil
 }
 
+// Deprecated: Do not use.
 func (c *podsyncServiceClient) GetLocalPod(ctx context.Context, in *GetLocalPodRequest, opts ...grpc.CallOption) (*GetLocalPodResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetLocalPodResponse)
@@ -121,6 +123,7 @@ func (c *podsyncServiceClient) GetLocalPod(ctx context.Context, in *GetLocalPodR
 	return out, nil
 }
 
+// Deprecated: Do not use.
 func (c *podsyncServiceClient) ListLocalPods(ctx context.Context, in *ListLocalPodsRequest, opts ...grpc.CallOption) (*ListLocalPodsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListLocalPodsResponse)
@@ -131,6 +134,7 @@ func (c *podsyncServiceClient) ListLocalPods(ctx context.Context, in *ListLocalP
 	return out, nil
 }
 
+// Deprecated: Do not use.
 func (c *podsyncServiceClient) Evict(ctx context.Context, in *EvictRequest, opts ...grpc.CallOption) (*EvictResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(EvictResponse)
@@ -141,6 +145,7 @@ func (c *podsyncServiceClient) Evict(ctx context.Context, in *EvictRequest, opts
 	return out, nil
 }
 
+// Deprecated: Do not use.
 func (c *podsyncServiceClient) RemoveDeadContainers(ctx context.Context, in *RemoveDeadContainersRequest, opts ...grpc.CallOption) (*RemoveDeadContainersResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(RemoveDeadContainersResponse)
@@ -151,6 +156,7 @@ func (c *podsyncServiceClient) RemoveDeadContainers(ctx context.Context, in *Rem
 	return out, nil
 }
 
+// Deprecated: Do not use.
 func (c *podsyncServiceClient) GetVolumeStats(ctx context.Context, in *GetVolumeStatsRequest, opts ...grpc.CallOption) (*GetVolumeStatsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetVolumeStatsResponse)
@@ -165,29 +171,27 @@ func (c *podsyncServiceClient) GetVolumeStats(ctx context.Context, in *GetVolume
 // All implementations must embed UnimplementedPodsyncServiceServer
 // for forward compatibility.
 //
-// PodsyncService is podsync's gRPC API.
+// PodsyncService says whether podsync works. A caller of the previous version finds the methods of LocalPodService,
+// EvictionService and VolumeStatsService here. They go with the next release, and WakePod with them.
 type PodsyncServiceServer interface {
 	// nodestatus calls GetHealth before it renews the Lease while the bus is silent.
 	GetHealth(context.Context, *GetHealthRequest) (*GetHealthResponse, error)
+	// Deprecated: Do not use.
 	// A pleg that does not serve PlegService calls WakePod if the bus is silent. No other pleg calls it.
 	WakePod(context.Context, *WakePodRequest) (*WakePodResponse, error)
-	// With RunPod, RemovePod, GetLocalPod and ListLocalPods, root runs pods without an API server. The error of an
-	// invalid manifest is INVALID_ARGUMENT.
+	// Deprecated: Do not use.
 	RunPod(context.Context, *RunPodRequest) (*RunPodResponse, error)
+	// Deprecated: Do not use.
 	RemovePod(context.Context, *RemovePodRequest) (*RemovePodResponse, error)
+	// Deprecated: Do not use.
 	GetLocalPod(context.Context, *GetLocalPodRequest) (*GetLocalPodResponse, error)
+	// Deprecated: Do not use.
 	ListLocalPods(context.Context, *ListLocalPodsRequest) (*ListLocalPodsResponse, error)
-	// evictor calls Evict. It answers when the containers have stopped, or after a time that depends on the grace period.
-	// It may be called again for the same pod: the first message holds, and there is one event. Errors: NOT_FOUND if
-	// nothing of the pod is on the node, FAILED_PRECONDITION if the pod is critical or does not exceed the limit, and
-	// INVALID_ARGUMENT with the field. An older podsync answers DEADLINE_EXCEEDED instead of a response that has stopping
-	// set.
+	// Deprecated: Do not use.
 	Evict(context.Context, *EvictRequest) (*EvictResponse, error)
-	// evictor calls RemoveDeadContainers when a disk is full. It removes the containers of pods that have ended, and of
-	// other pods the dead containers that need not be kept.
+	// Deprecated: Do not use.
 	RemoveDeadContainers(context.Context, *RemoveDeadContainersRequest) (*RemoveDeadContainersResponse, error)
-	// stats calls GetVolumeStats for volumes of claims and of CSI drivers: podsync asks the driver or the file system. An
-	// answer may take minutes. Errors: NOT_FOUND if the pod has no such volume, UNIMPLEMENTED if it is not measured.
+	// Deprecated: Do not use.
 	GetVolumeStats(context.Context, *GetVolumeStatsRequest) (*GetVolumeStatsResponse, error)
 	mustEmbedUnimplementedPodsyncServiceServer()
 }
@@ -451,6 +455,494 @@ var PodsyncService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetVolumeStats",
 			Handler:    _PodsyncService_GetVolumeStats_Handler,
+		},
+	},
+	Streams:  []grpc.StreamDesc{},
+	Metadata: "microlet/podsync/v1/podsync.proto",
+}
+
+const (
+	LocalPodService_RunPod_FullMethodName        = "/microlet.podsync.v1.LocalPodService/RunPod"
+	LocalPodService_RemovePod_FullMethodName     = "/microlet.podsync.v1.LocalPodService/RemovePod"
+	LocalPodService_GetLocalPod_FullMethodName   = "/microlet.podsync.v1.LocalPodService/GetLocalPod"
+	LocalPodService_ListLocalPods_FullMethodName = "/microlet.podsync.v1.LocalPodService/ListLocalPods"
+)
+
+// LocalPodServiceClient is the client API for LocalPodService service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// LocalPodService runs pods without an API server. Root alone may call it, because such a pod can be anything.
+type LocalPodServiceClient interface {
+	// The error of an invalid manifest is INVALID_ARGUMENT.
+	RunPod(ctx context.Context, in *RunPodRequest, opts ...grpc.CallOption) (*RunPodResponse, error)
+	RemovePod(ctx context.Context, in *RemovePodRequest, opts ...grpc.CallOption) (*RemovePodResponse, error)
+	GetLocalPod(ctx context.Context, in *GetLocalPodRequest, opts ...grpc.CallOption) (*GetLocalPodResponse, error)
+	ListLocalPods(ctx context.Context, in *ListLocalPodsRequest, opts ...grpc.CallOption) (*ListLocalPodsResponse, error)
+}
+
+type localPodServiceClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewLocalPodServiceClient(cc grpc.ClientConnInterface) LocalPodServiceClient {
+	return &localPodServiceClient{cc}
+}
+
+func (c *localPodServiceClient) RunPod(ctx context.Context, in *RunPodRequest, opts ...grpc.CallOption) (*RunPodResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RunPodResponse)
+	err := c.cc.Invoke(ctx, LocalPodService_RunPod_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *localPodServiceClient) RemovePod(ctx context.Context, in *RemovePodRequest, opts ...grpc.CallOption) (*RemovePodResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RemovePodResponse)
+	err := c.cc.Invoke(ctx, LocalPodService_RemovePod_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *localPodServiceClient) GetLocalPod(ctx context.Context, in *GetLocalPodRequest, opts ...grpc.CallOption) (*GetLocalPodResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetLocalPodResponse)
+	err := c.cc.Invoke(ctx, LocalPodService_GetLocalPod_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *localPodServiceClient) ListLocalPods(ctx context.Context, in *ListLocalPodsRequest, opts ...grpc.CallOption) (*ListLocalPodsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListLocalPodsResponse)
+	err := c.cc.Invoke(ctx, LocalPodService_ListLocalPods_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// LocalPodServiceServer is the server API for LocalPodService service.
+// All implementations must embed UnimplementedLocalPodServiceServer
+// for forward compatibility.
+//
+// LocalPodService runs pods without an API server. Root alone may call it, because such a pod can be anything.
+type LocalPodServiceServer interface {
+	// The error of an invalid manifest is INVALID_ARGUMENT.
+	RunPod(context.Context, *RunPodRequest) (*RunPodResponse, error)
+	RemovePod(context.Context, *RemovePodRequest) (*RemovePodResponse, error)
+	GetLocalPod(context.Context, *GetLocalPodRequest) (*GetLocalPodResponse, error)
+	ListLocalPods(context.Context, *ListLocalPodsRequest) (*ListLocalPodsResponse, error)
+	mustEmbedUnimplementedLocalPodServiceServer()
+}
+
+// UnimplementedLocalPodServiceServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedLocalPodServiceServer struct{}
+
+func (UnimplementedLocalPodServiceServer) RunPod(context.Context, *RunPodRequest) (*RunPodResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RunPod not implemented")
+}
+func (UnimplementedLocalPodServiceServer) RemovePod(context.Context, *RemovePodRequest) (*RemovePodResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RemovePod not implemented")
+}
+func (UnimplementedLocalPodServiceServer) GetLocalPod(context.Context, *GetLocalPodRequest) (*GetLocalPodResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetLocalPod not implemented")
+}
+func (UnimplementedLocalPodServiceServer) ListLocalPods(context.Context, *ListLocalPodsRequest) (*ListLocalPodsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListLocalPods not implemented")
+}
+func (UnimplementedLocalPodServiceServer) mustEmbedUnimplementedLocalPodServiceServer() {}
+func (UnimplementedLocalPodServiceServer) testEmbeddedByValue()                         {}
+
+// UnsafeLocalPodServiceServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to LocalPodServiceServer will
+// result in compilation errors.
+type UnsafeLocalPodServiceServer interface {
+	mustEmbedUnimplementedLocalPodServiceServer()
+}
+
+func RegisterLocalPodServiceServer(s grpc.ServiceRegistrar, srv LocalPodServiceServer) {
+	// If the following call panics, it indicates UnimplementedLocalPodServiceServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&LocalPodService_ServiceDesc, srv)
+}
+
+func _LocalPodService_RunPod_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RunPodRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LocalPodServiceServer).RunPod(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LocalPodService_RunPod_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LocalPodServiceServer).RunPod(ctx, req.(*RunPodRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _LocalPodService_RemovePod_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RemovePodRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LocalPodServiceServer).RemovePod(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LocalPodService_RemovePod_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LocalPodServiceServer).RemovePod(ctx, req.(*RemovePodRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _LocalPodService_GetLocalPod_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetLocalPodRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LocalPodServiceServer).GetLocalPod(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LocalPodService_GetLocalPod_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LocalPodServiceServer).GetLocalPod(ctx, req.(*GetLocalPodRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _LocalPodService_ListLocalPods_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListLocalPodsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LocalPodServiceServer).ListLocalPods(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LocalPodService_ListLocalPods_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LocalPodServiceServer).ListLocalPods(ctx, req.(*ListLocalPodsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+// LocalPodService_ServiceDesc is the grpc.ServiceDesc for LocalPodService service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var LocalPodService_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "microlet.podsync.v1.LocalPodService",
+	HandlerType: (*LocalPodServiceServer)(nil),
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "RunPod",
+			Handler:    _LocalPodService_RunPod_Handler,
+		},
+		{
+			MethodName: "RemovePod",
+			Handler:    _LocalPodService_RemovePod_Handler,
+		},
+		{
+			MethodName: "GetLocalPod",
+			Handler:    _LocalPodService_GetLocalPod_Handler,
+		},
+		{
+			MethodName: "ListLocalPods",
+			Handler:    _LocalPodService_ListLocalPods_Handler,
+		},
+	},
+	Streams:  []grpc.StreamDesc{},
+	Metadata: "microlet/podsync/v1/podsync.proto",
+}
+
+const (
+	EvictionService_Evict_FullMethodName                = "/microlet.podsync.v1.EvictionService/Evict"
+	EvictionService_RemoveDeadContainers_FullMethodName = "/microlet.podsync.v1.EvictionService/RemoveDeadContainers"
+)
+
+// EvictionServiceClient is the client API for EvictionService service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// EvictionService frees resources of the node. evictor alone may call it.
+type EvictionServiceClient interface {
+	// Evict answers when the containers have stopped, or after a time that depends on the grace period. It may be called
+	// again for the same pod: the first message holds, and there is one event. Errors: NOT_FOUND if nothing of the pod is
+	// on the node, FAILED_PRECONDITION if the pod is critical or does not exceed the limit, and INVALID_ARGUMENT with the
+	// field. An older podsync answers DEADLINE_EXCEEDED instead of a response that has stopping set.
+	Evict(ctx context.Context, in *EvictRequest, opts ...grpc.CallOption) (*EvictResponse, error)
+	// evictor calls RemoveDeadContainers when a disk is full. It removes the containers of pods that have ended, and of
+	// other pods the dead containers that need not be kept.
+	RemoveDeadContainers(ctx context.Context, in *RemoveDeadContainersRequest, opts ...grpc.CallOption) (*RemoveDeadContainersResponse, error)
+}
+
+type evictionServiceClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewEvictionServiceClient(cc grpc.ClientConnInterface) EvictionServiceClient {
+	return &evictionServiceClient{cc}
+}
+
+func (c *evictionServiceClient) Evict(ctx context.Context, in *EvictRequest, opts ...grpc.CallOption) (*EvictResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EvictResponse)
+	err := c.cc.Invoke(ctx, EvictionService_Evict_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *evictionServiceClient) RemoveDeadContainers(ctx context.Context, in *RemoveDeadContainersRequest, opts ...grpc.CallOption) (*RemoveDeadContainersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RemoveDeadContainersResponse)
+	err := c.cc.Invoke(ctx, EvictionService_RemoveDeadContainers_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// EvictionServiceServer is the server API for EvictionService service.
+// All implementations must embed UnimplementedEvictionServiceServer
+// for forward compatibility.
+//
+// EvictionService frees resources of the node. evictor alone may call it.
+type EvictionServiceServer interface {
+	// Evict answers when the containers have stopped, or after a time that depends on the grace period. It may be called
+	// again for the same pod: the first message holds, and there is one event. Errors: NOT_FOUND if nothing of the pod is
+	// on the node, FAILED_PRECONDITION if the pod is critical or does not exceed the limit, and INVALID_ARGUMENT with the
+	// field. An older podsync answers DEADLINE_EXCEEDED instead of a response that has stopping set.
+	Evict(context.Context, *EvictRequest) (*EvictResponse, error)
+	// evictor calls RemoveDeadContainers when a disk is full. It removes the containers of pods that have ended, and of
+	// other pods the dead containers that need not be kept.
+	RemoveDeadContainers(context.Context, *RemoveDeadContainersRequest) (*RemoveDeadContainersResponse, error)
+	mustEmbedUnimplementedEvictionServiceServer()
+}
+
+// UnimplementedEvictionServiceServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedEvictionServiceServer struct{}
+
+func (UnimplementedEvictionServiceServer) Evict(context.Context, *EvictRequest) (*EvictResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Evict not implemented")
+}
+func (UnimplementedEvictionServiceServer) RemoveDeadContainers(context.Context, *RemoveDeadContainersRequest) (*RemoveDeadContainersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RemoveDeadContainers not implemented")
+}
+func (UnimplementedEvictionServiceServer) mustEmbedUnimplementedEvictionServiceServer() {}
+func (UnimplementedEvictionServiceServer) testEmbeddedByValue()                         {}
+
+// UnsafeEvictionServiceServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to EvictionServiceServer will
+// result in compilation errors.
+type UnsafeEvictionServiceServer interface {
+	mustEmbedUnimplementedEvictionServiceServer()
+}
+
+func RegisterEvictionServiceServer(s grpc.ServiceRegistrar, srv EvictionServiceServer) {
+	// If the following call panics, it indicates UnimplementedEvictionServiceServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&EvictionService_ServiceDesc, srv)
+}
+
+func _EvictionService_Evict_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EvictRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(EvictionServiceServer).Evict(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: EvictionService_Evict_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(EvictionServiceServer).Evict(ctx, req.(*EvictRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _EvictionService_RemoveDeadContainers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RemoveDeadContainersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(EvictionServiceServer).RemoveDeadContainers(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: EvictionService_RemoveDeadContainers_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(EvictionServiceServer).RemoveDeadContainers(ctx, req.(*RemoveDeadContainersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+// EvictionService_ServiceDesc is the grpc.ServiceDesc for EvictionService service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var EvictionService_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "microlet.podsync.v1.EvictionService",
+	HandlerType: (*EvictionServiceServer)(nil),
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "Evict",
+			Handler:    _EvictionService_Evict_Handler,
+		},
+		{
+			MethodName: "RemoveDeadContainers",
+			Handler:    _EvictionService_RemoveDeadContainers_Handler,
+		},
+	},
+	Streams:  []grpc.StreamDesc{},
+	Metadata: "microlet/podsync/v1/podsync.proto",
+}
+
+const (
+	VolumeStatsService_GetVolumeStats_FullMethodName = "/microlet.podsync.v1.VolumeStatsService/GetVolumeStats"
+)
+
+// VolumeStatsServiceClient is the client API for VolumeStatsService service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// VolumeStatsService measures volumes of claims and of CSI drivers. stats alone may call it.
+type VolumeStatsServiceClient interface {
+	// GetVolumeStats asks the driver or the file system. An answer may take minutes. Errors: NOT_FOUND if the pod has no
+	// such volume, UNIMPLEMENTED if it is not measured.
+	GetVolumeStats(ctx context.Context, in *GetVolumeStatsRequest, opts ...grpc.CallOption) (*GetVolumeStatsResponse, error)
+}
+
+type volumeStatsServiceClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewVolumeStatsServiceClient(cc grpc.ClientConnInterface) VolumeStatsServiceClient {
+	return &volumeStatsServiceClient{cc}
+}
+
+func (c *volumeStatsServiceClient) GetVolumeStats(ctx context.Context, in *GetVolumeStatsRequest, opts ...grpc.CallOption) (*GetVolumeStatsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetVolumeStatsResponse)
+	err := c.cc.Invoke(ctx, VolumeStatsService_GetVolumeStats_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// VolumeStatsServiceServer is the server API for VolumeStatsService service.
+// All implementations must embed UnimplementedVolumeStatsServiceServer
+// for forward compatibility.
+//
+// VolumeStatsService measures volumes of claims and of CSI drivers. stats alone may call it.
+type VolumeStatsServiceServer interface {
+	// GetVolumeStats asks the driver or the file system. An answer may take minutes. Errors: NOT_FOUND if the pod has no
+	// such volume, UNIMPLEMENTED if it is not measured.
+	GetVolumeStats(context.Context, *GetVolumeStatsRequest) (*GetVolumeStatsResponse, error)
+	mustEmbedUnimplementedVolumeStatsServiceServer()
+}
+
+// UnimplementedVolumeStatsServiceServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedVolumeStatsServiceServer struct{}
+
+func (UnimplementedVolumeStatsServiceServer) GetVolumeStats(context.Context, *GetVolumeStatsRequest) (*GetVolumeStatsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetVolumeStats not implemented")
+}
+func (UnimplementedVolumeStatsServiceServer) mustEmbedUnimplementedVolumeStatsServiceServer() {}
+func (UnimplementedVolumeStatsServiceServer) testEmbeddedByValue()                            {}
+
+// UnsafeVolumeStatsServiceServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to VolumeStatsServiceServer will
+// result in compilation errors.
+type UnsafeVolumeStatsServiceServer interface {
+	mustEmbedUnimplementedVolumeStatsServiceServer()
+}
+
+func RegisterVolumeStatsServiceServer(s grpc.ServiceRegistrar, srv VolumeStatsServiceServer) {
+	// If the following call panics, it indicates UnimplementedVolumeStatsServiceServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&VolumeStatsService_ServiceDesc, srv)
+}
+
+func _VolumeStatsService_GetVolumeStats_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetVolumeStatsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(VolumeStatsServiceServer).GetVolumeStats(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: VolumeStatsService_GetVolumeStats_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(VolumeStatsServiceServer).GetVolumeStats(ctx, req.(*GetVolumeStatsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+// VolumeStatsService_ServiceDesc is the grpc.ServiceDesc for VolumeStatsService service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var VolumeStatsService_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "microlet.podsync.v1.VolumeStatsService",
+	HandlerType: (*VolumeStatsServiceServer)(nil),
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "GetVolumeStats",
+			Handler:    _VolumeStatsService_GetVolumeStats_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -53,9 +53,6 @@ func Limited(p *v1.Pod) bool {
 type Rules struct {
 	// DedicatedImageFs: the runtime has the layers of containers on another file system, which is not the pods'.
 	DedicatedImageFs bool
-	// MemoryIsBounded leaves memory-backed volumes to the kernel (the feature gate
-	// InPlacePodVerticalScalingMemoryBackedVolumes).
-	MemoryIsBounded bool
 	// Oldest is when a figure may have been measured at the earliest. The zero time admits all.
 	Oldest time.Time
 }
@@ -85,7 +82,7 @@ func (r Rules) emptyDir(p *v1.Pod, figures *statsapi.PodStats) (Excess, bool) {
 		used[v.Name] = r.used(&v.FsStats)
 	}
 	for _, v := range p.Spec.Volumes {
-		if v.EmptyDir == nil || r.MemoryIsBounded && v.EmptyDir.Medium == v1.StorageMediumMemory {
+		if v.EmptyDir == nil {
 			continue
 		}
 		limit, taken := v.EmptyDir.SizeLimit, used[v.Name]

@@ -90,10 +90,6 @@ func TestCheck(t *testing.T) {
 			disk},
 		{"volume in memory", func(_ *v1.Pod, f *statsapi.PodStats, _ *Rules) { *f.VolumeStats[2].UsedBytes++ },
 			memory},
-		{"volume in memory that the kernel bounds", func(_ *v1.Pod, f *statsapi.PodStats, r *Rules) {
-			*f.VolumeStats[2].UsedBytes++
-			r.MemoryIsBounded = true
-		}, Excess{}},
 		{"volumes without a limit", func(_ *v1.Pod, f *statsapi.PodStats, _ *Rules) {
 			f.VolumeStats[0].UsedBytes, f.VolumeStats[3].UsedBytes = takes(1<<40).UsedBytes, takes(1<<40).UsedBytes
 		}, Excess{}},

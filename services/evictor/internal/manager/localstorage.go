@@ -21,8 +21,6 @@ import (
 type LocalStorage struct {
 	// Enforced is localStorageCapacityIsolation.
 	Enforced bool
-	// MemoryIsBounded is the feature gate InPlacePodVerticalScalingMemoryBackedVolumes; see localstorage.Rules.
-	MemoryIsBounded bool
 	// MaxAge is how old a figure may be. One that is late has the time of stats' answer; see package usage.
 	MaxAge time.Duration
 }
@@ -94,7 +92,6 @@ func (r *round) storageRules(oldest time.Time) localstorage.Rules {
 	return localstorage.Rules{
 		// Layers count only if they are known to be on the disk of the pods.
 		DedicatedImageFs: r.lay.ImageFs || !r.layoutKnown,
-		MemoryIsBounded:  r.LocalStorage.MemoryIsBounded,
 		Oldest:           oldest,
 	}
 }

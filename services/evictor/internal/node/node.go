@@ -27,7 +27,7 @@ const criTimeout = time.Second
 
 // Node asks podsync and imagegc, and records Events about the Node.
 type Node struct {
-	podsync podsyncv1.PodsyncServiceClient
+	podsync podsyncv1.EvictionServiceClient
 	imagegc imagegcv1.ImageGCServiceClient
 	events  outbox.Events
 	ref     *v1.ObjectReference
@@ -38,7 +38,7 @@ var _ manager.Node = (*Node)(nil)
 // New returns a Node; ref is what Events about it refer to.
 func New(podsync, imagegc grpc.ClientConnInterface, events outbox.Events, ref *v1.ObjectReference) *Node {
 	return &Node{
-		podsync: podsyncv1.NewPodsyncServiceClient(podsync), imagegc: imagegcv1.NewImageGCServiceClient(imagegc),
+		podsync: podsyncv1.NewEvictionServiceClient(podsync), imagegc: imagegcv1.NewImageGCServiceClient(imagegc),
 		events: events, ref: ref,
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -286,7 +287,11 @@ func (r *Runtime) UpdateContainerResources(_ context.Context,
 	if c.config.Linux == nil {
 		c.config.Linux = &runtimeapi.LinuxContainerConfig{}
 	}
-	c.config.Linux.Resources = clone(req.GetLinux())
+	if c.config.Linux.Resources == nil {
+		c.config.Linux.Resources = &runtimeapi.LinuxContainerResources{}
+	}
+	// What is 0 stays as it is, and -1 is no limit.
+	proto.Merge(c.config.Linux.Resources, req.GetLinux())
 	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
 }
 

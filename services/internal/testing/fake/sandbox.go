@@ -104,6 +104,17 @@ func (r *Runtime) RemovePodSandbox(_ context.Context,
 	return &runtimeapi.RemovePodSandboxResponse{}, nil
 }
 
+// UpdatePodSandboxResources implements CRI.
+func (r *Runtime) UpdatePodSandboxResources(_ context.Context,
+	req *runtimeapi.UpdatePodSandboxResourcesRequest) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.sandboxes[req.PodSandboxId] == nil {
+		return nil, r.notFound("sandbox", req.PodSandboxId)
+	}
+	return &runtimeapi.UpdatePodSandboxResourcesResponse{}, nil
+}
+
 // PodSandboxStatus implements CRI.
 func (r *Runtime) PodSandboxStatus(_ context.Context,
 	req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {

@@ -17,6 +17,7 @@ import (
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/formername"
 	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/internal/unixgrpc"
@@ -33,7 +34,7 @@ const (
 // pods is a connection to podsync's face for root.
 type pods struct {
 	socket string
-	client podsyncv1.PodsyncServiceClient
+	local  podsyncv1.LocalPodServiceClient
 	// explain answers questions about any pod.
 	explain podsyncv1.ExplainServiceClient
 	close   func() error
@@ -49,7 +50,7 @@ func dialPods(cfg *service.Config) (*pods, error) {
 		return nil, err
 	}
 	return &pods{
-		socket: socket, client: podsyncv1.NewPodsyncServiceClient(conn),
+		socket: socket, local: podsyncv1.NewLocalPodServiceClient(formername.Conn(conn)),
 		explain: podsyncv1.NewExplainServiceClient(conn), close: conn.Close,
 	}, nil
 }
@@ -149,7 +150,7 @@ func judgeUnasked(err error, name string, manifest []byte) error {
 func (p *pods) runPod(name string) func(context.Context, *podsyncv1.RunPodRequest, ...grpc.CallOption) (
 	*podsyncv1.RunPodResponse, error) {
 	return func(ctx context.Context, r *podsyncv1.RunPodRequest, o ...grpc.CallOption) (*podsyncv1.RunPodResponse, error) {
-		answer, err := p.client.RunPod(ctx, r, o...)
+		answer, err := p.local.RunPod(ctx, r, o...)
 		if status.Code(err) == codes.InvalidArgument {
 			err = status.Errorf(codes.InvalidArgument, "%s: %s", name, status.Convert(err).Message())
 		}
@@ -187,7 +188,7 @@ with the node's name. Only root may do this.`,
 		}
 		defer func() { _ = p.close() }() // what it was for has been answered
 		answer, err := askPodsync(cmd.Context(), p,
-			&podsyncv1.RemovePodRequest{Name: args[0], Namespace: namespace}, p.client.RemovePod)
+			&podsyncv1.RemovePodRequest{Name: args[0], Namespace: namespace}, p.local.RemovePod)
 		if err != nil {
 			return err
 		}
@@ -209,7 +210,7 @@ func completePods(ctx context.Context, cfg *service.Config, namespace string) []
 	defer func() { _ = p.close() }() // the shell wants names and no errors
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	answer, err := p.client.ListLocalPods(ctx, &podsyncv1.ListLocalPodsRequest{})
+	answer, err := p.local.ListLocalPods(ctx, &podsyncv1.ListLocalPodsRequest{})
 	if err != nil {
 		return nil
 	}
@@ -290,7 +291,7 @@ func (p *pods) look(ctx context.Context, pod *podsyncv1.LocalPod, timeout time.D
 	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
 	for {
-		answer, err := p.client.GetLocalPod(ctx, &podsyncv1.GetLocalPodRequest{Uid: pod.GetUid()})
+		answer, err := p.local.GetLocalPod(ctx, &podsyncv1.GetLocalPodRequest{Uid: pod.GetUid()})
 		code := status.Code(err)
 		if err == nil || code == codes.NotFound {
 			s := &v1.PodStatus{}

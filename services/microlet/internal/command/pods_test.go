@@ -20,7 +20,7 @@ import (
 
 // podsync stands in for the service: it runs what it is given, and the pod goes through the states.
 type podsync struct {
-	podsyncv1.UnimplementedPodsyncServiceServer
+	podsyncv1.UnimplementedLocalPodServiceServer
 	mu       sync.Mutex
 	manifest string
 	states   []*v1.PodStatus
@@ -69,7 +69,7 @@ func (p *podsync) ListLocalPods(context.Context,
 func (p *podsync) serve(t *testing.T) (dir string) {
 	t.Helper()
 	return serveAs(t, role.Podsync, func(s *grpc.Server) {
-		podsyncv1.RegisterPodsyncServiceServer(s, p)
+		podsyncv1.RegisterLocalPodServiceServer(s, p)
 		podsyncv1.RegisterExplainServiceServer(s, &p.explain)
 	})
 }
@@ -104,6 +104,30 @@ func TestRunPod(t *testing.T) {
 	if _, err := execute(t, "run-pod", file, "--runtime-dir="+dir, "--wait", "--timeout=1s"); err == nil ||
 		!strings.Contains(err.Error(), "no such image") {
 		t.Errorf("a pod that does not become ready: %v", err)
+	}
+}
+
+// olderPodsync has the methods of LocalPodService in PodsyncService.
+type olderPodsync struct {
+	podsyncv1.UnimplementedPodsyncServiceServer
+	manifest string
+}
+
+func (p *olderPodsync) RunPod(_ context.Context, r *podsyncv1.RunPodRequest) (*podsyncv1.RunPodResponse, error) {
+	p.manifest = string(r.GetManifest())
+	return &podsyncv1.RunPodResponse{Pod: local, Outcome: podsyncv1.RunPodResponse_OUTCOME_UNCHANGED}, nil
+}
+
+func TestAnOlderPodsyncRunsAPod(t *testing.T) {
+	p := &olderPodsync{}
+	dir := serveAs(t, role.Podsync, func(s *grpc.Server) { podsyncv1.RegisterPodsyncServiceServer(s, p) })
+	file := filepath.Join(dir, "pod.yaml")
+	if err := os.WriteFile(file, []byte("good"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := execute(t, "run-pod", file, "--runtime-dir="+dir)
+	if err != nil || out != "pod default/web-n unchanged, uid 1\n" || p.manifest != "good" {
+		t.Errorf("%v, %q, manifest %q", err, out, p.manifest)
 	}
 }
 

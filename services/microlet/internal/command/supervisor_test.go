@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	supervisorv1 "github.com/microlet/microlet/proto/microlet/supervisor/v1"
@@ -52,7 +54,7 @@ func (u *fakeUp) serve(t *testing.T) (dir string) {
 	return serveAs(t, role.Up, func(s *grpc.Server) { supervisorv1.RegisterSupervisorServiceServer(s, u) })
 }
 
-// serveAs listens as a role does in a runtime folder, and allows root's tools all that is registered.
+// serveAs listens as a role does in a runtime folder, and offers root's tools all that is registered.
 func serveAs(t *testing.T, r role.Role, register func(*grpc.Server)) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -67,7 +69,10 @@ func serveAs(t *testing.T, r role.Role, register func(*grpc.Server)) (dir string
 	policy := unixgrpc.NewPolicy(nil)
 	server := unixgrpc.NewServer(unixgrpc.ServerOptions{Policy: policy})
 	register(server)
+	names := health.NewServer()
+	grpc_health_v1.RegisterHealthServer(server, names)
 	for service, info := range server.GetServiceInfo() {
+		names.SetServingStatus(service, grpc_health_v1.HealthCheckResponse_SERVING)
 		for _, m := range info.Methods {
 			policy.Allow("/"+service+"/"+m.Name, role.Up)
 		}

@@ -79,6 +79,9 @@ func Of(e *podsyncv1.PodExplanation) (*Explanation, error) {
 			x.Causes = causes("", x.Parts, Waiting)
 		}
 	}
+	if n := p.resize(); n != nil { // it keeps no pod from running
+		x.Parts = append(x.Parts, n)
+	}
 	return x, nil
 }
 

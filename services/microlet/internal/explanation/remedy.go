@@ -8,6 +8,8 @@ const logFiles = "or the files in the pod's folder below podLogsDir, by default 
 // remedies say what to do about a reason.
 var remedies = map[string]string{
 	"OutOf":                      "free resources on the node, lower the pod's requests, or run it elsewhere",
+	"Deferred":                   "free resources on the node, or have the pod ask for less",
+	"Infeasible":                 "have the pod ask for what the message allows, or delete it and create it with that",
 	"NodeAffinity":               "change the pod's node selector or affinity, or the labels of the Node",
 	"NodePorts":                  "another pod of the node has the host port: change hostPort, or move one of them",
 	"NodeName":                   "spec.nodeName names another node",

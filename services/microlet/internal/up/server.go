@@ -48,13 +48,7 @@ func newServer(c *Config, a agents, heartbeats *bus.View[*busv1.Heartbeat], log 
 // serve registers the server. Only root may call its methods.
 func (s *server) serve(on *service.Service) {
 	supervisorv1.RegisterSupervisorServiceServer(on.GRPC, s)
-	for _, method := range []string{
-		supervisorv1.SupervisorService_GetStatus_FullMethodName,
-		supervisorv1.SupervisorService_RestartProcess_FullMethodName,
-		supervisorv1.SupervisorService_ReadLogs_FullMethodName,
-	} {
-		on.Allow(method, role.Up)
-	}
+	on.Offer(&supervisorv1.SupervisorService_ServiceDesc, role.Up)
 }
 
 // GetStatus accounts for the supervisor itself, then for its processes in start order, and last for the services that

@@ -33,10 +33,17 @@ func New(s Source) *Pods { return &Pods{s} }
 // Known reports whether all pods are known. Before that, one that is not found may exist.
 func (p *Pods) Known() bool { return p.source.Synced() }
 
-// ByName returns the pod of this name. It is shared: do not change it. Of two, as when one is recreated while the old
-// one still ends, it is the one that is not ending.
+// ByName returns the pod of this name, with the resources that are granted. It is shared: do not change it. Of two, as
+// when one is recreated while the old one still ends, it is the one that is not ending.
 func (p *Pods) ByName(namespace, name string) (*v1.Pod, bool) {
-	var found *v1.Pod
+	found := p.byName(namespace, name)
+	if found == nil {
+		return nil, false
+	}
+	return found.Pod, true
+}
+
+func (p *Pods) byName(namespace, name string) (found *nodepods.Pod) {
 	for _, pod := range p.source.All() {
 		if pod.Err != nil || pod.Namespace != namespace || pod.Name != name {
 			continue
@@ -44,21 +51,50 @@ func (p *Pods) ByName(namespace, name string) (*v1.Pod, bool) {
 		if found == nil || found.DeletionTimestamp != nil && pod.DeletionTimestamp == nil ||
 			(found.DeletionTimestamp == nil) == (pod.DeletionTimestamp == nil) &&
 				found.CreationTimestamp.Before(&pod.CreationTimestamp) {
-			found = pod.Pod
+			found = pod
 		}
 	}
-	return found, found != nil
+	return found
 }
 
-// List returns all pods, by namespace and name. What they point to is shared. One that cannot be read is an error,
-// since a list without it would say that there is no such pod.
+// List returns all pods with the resources that they ask for, by namespace and name. What they point to is shared. One
+// that cannot be read is an error, since a list without it would say that there is no such pod.
 func (p *Pods) List() ([]v1.Pod, error) {
+	return p.list(func(pod *nodepods.Pod) (v1.Pod, bool) { return *pod.Desired, true })
+}
+
+// Allocated returns the pods that run or may run, with what they are granted and without a status, by namespace
+// and name. What they point to is shared.
+func (p *Pods) Allocated() ([]v1.Pod, error) { return p.list(allocated) }
+
+// AllocatedByName returns the pod of this name, and of this UID unless that is empty, as Allocated does.
+func (p *Pods) AllocatedByName(namespace, name string, uid types.UID) (v1.Pod, bool) {
+	found := p.byName(namespace, name)
+	if found == nil || !Is(found.Pod, uid) {
+		return v1.Pod{}, false
+	}
+	return allocated(found)
+}
+
+// allocated is a pod with what it was granted; false for one that was not admitted yet, was rejected or has ended.
+func allocated(pod *nodepods.Pod) (v1.Pod, bool) {
+	if !pod.Reported || podutil.IsTerminal(pod.Status.Phase) {
+		return v1.Pod{}, false
+	}
+	granted := *pod.Pod
+	granted.Status = v1.PodStatus{}
+	return granted, true
+}
+
+func (p *Pods) list(as func(*nodepods.Pod) (v1.Pod, bool)) ([]v1.Pod, error) {
 	list := []v1.Pod{}
 	for _, pod := range p.source.All() {
 		if pod.Err != nil {
 			return nil, pod.Err
 		}
-		list = append(list, *pod.Pod)
+		if one, ok := as(pod); ok {
+			list = append(list, one)
+		}
 	}
 	slices.SortFunc(list, func(a, b v1.Pod) int {
 		return strings.Compare(a.Namespace+"/"+a.Name+"/"+string(a.UID), b.Namespace+"/"+b.Name+"/"+string(b.UID))

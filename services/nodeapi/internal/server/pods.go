@@ -10,16 +10,52 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-var podList = metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}
+var (
+	podList = metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}
+	onePod  = metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}
+)
+
+// gateAllocatedPods serves the pods with the resources that are granted.
+const gateAllocatedPods = "KubeletAllocatedPodsEndpoint"
 
 func (s *Server) listPods(w http.ResponseWriter, _ *http.Request) {
 	list, err := s.options.Pods.List()
-	if err == nil && !s.options.Pods.Known() && len(list) == 0 {
-		w.Header().Set("Retry-After", "1")
-		http.Error(w, "the node's pods are not known yet", http.StatusServiceUnavailable)
+	s.answerKnown(w, list, err)
+}
+
+// allocatedPods are those that run or may run, with the resources that are granted.
+func (s *Server) allocatedPods(w http.ResponseWriter, _ *http.Request) {
+	list, err := s.options.Pods.Allocated()
+	s.answerKnown(w, list, err)
+}
+
+// answerKnown answers with a list of the node's pods, unless none is known yet.
+func (s *Server) answerKnown(w http.ResponseWriter, list []v1.Pod, err error) {
+	if err == nil && len(list) == 0 && !s.options.Pods.Known() {
+		notKnownYet(w)
 		return
 	}
 	s.answerPods(w, list, err)
+}
+
+func notKnownYet(w http.ResponseWriter) {
+	w.Header().Set("Retry-After", "1")
+	http.Error(w, "the node's pods are not known yet", http.StatusServiceUnavailable)
+}
+
+// allocatedPod is one of allocatedPods.
+func (s *Server) allocatedPod(w http.ResponseWriter, r *http.Request) {
+	p, ok := s.options.Pods.AllocatedByName(r.PathValue("namespace"), r.PathValue("pod"),
+		types.UID(r.PathValue("uid")))
+	switch {
+	case ok:
+		p.TypeMeta = onePod
+		s.answerJSON(w, p, "pod")
+	case !s.options.Pods.Known():
+		notKnownYet(w)
+	default:
+		http.Error(w, "pod not found", http.StatusNotFound)
+	}
 }
 
 // runningPods are all pods of the runtime, with any creator.
@@ -42,9 +78,13 @@ func (s *Server) answerPods(w http.ResponseWriter, list []v1.Pod, err error) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	data, err := json.Marshal(v1.PodList{TypeMeta: podList, Items: list})
+	s.answerJSON(w, v1.PodList{TypeMeta: podList, Items: list}, "pods")
+}
+
+func (s *Server) answerJSON(w http.ResponseWriter, v any, what string) {
+	data, err := json.Marshal(v)
 	if err != nil {
-		http.Error(w, fmt.Sprintf("encode pods: %v", err), http.StatusInternalServerError)
+		http.Error(w, fmt.Sprintf("encode %s: %v", what, err), http.StatusInternalServerError)
 		return
 	}
 	writeJSON(w, data)

@@ -174,6 +174,15 @@ func (s *Server) gatedRoutes() []route {
 				handle:       s.checkpoint,
 			})
 	}
+	if s.options.Gate(gateAllocatedPods) {
+		all = append(all,
+			route{pattern: "/allocatedPods", methods: get, subresources: subPods, bucket: "allocatedPods",
+				handle: s.allocatedPods},
+			route{pattern: "/allocatedPods" + podPath, methods: get, subresources: subPods, bucket: "allocatedPods",
+				handle: s.allocatedPod},
+			route{pattern: "/allocatedPods" + podUIDPath, methods: get, subresources: subPods, bucket: "allocatedPods",
+				handle: s.allocatedPod})
+	}
 	if s.options.Gate(gateFlagz) {
 		all = append(all,
 			route{pattern: "/flagz", methods: get, subresources: subFlagz, bucket: "flagz", handle: s.flagz})

@@ -43,7 +43,9 @@ func (k *known) All() map[string]*nodepods.Pod { return k.pods }
 func (k *known) Synced() bool                  { return !k.away }
 
 // put has the bus say of a pod that it comes from the API server.
-func (k *known) put(p *v1.Pod) { k.pods[string(p.UID)] = &nodepods.Pod{Pod: p, Reported: true} }
+func (k *known) put(p *v1.Pod) {
+	k.pods[string(p.UID)] = &nodepods.Pod{Pod: p, Desired: p, Reported: true}
+}
 
 // node is a server with what it needs, all of it made up.
 type node struct {
@@ -203,6 +205,11 @@ func TestAnswers(t *testing.T) {
 		{"POST", "/attach/ns/p/other?output=1", 404, "container other not found in pod p_ns"},
 		{"GET", "/pods", 200, `"kind":"PodList"`},
 		{"DELETE", "/pods", 405, "Method Not Allowed"},
+		{"GET", "/allocatedPods", 200, `"kind":"PodList"`},
+		{"GET", "/allocatedPods/ns/p", 200, `"kind":"Pod"`},
+		{"GET", "/allocatedPods/ns/p/other", 404, "pod not found"},
+		{"GET", "/allocatedPods/ns/other", 404, "pod not found"},
+		{"POST", "/allocatedPods/ns/p", 405, "Method Not Allowed"},
 		{"GET", "/runningpods/", 200, `"name":"p"`},
 		{"GET", "/configz", 200, `{"kubeletconfig":{`},
 		{"GET", "/statusz", 200, "kubelet statusz"},
@@ -248,6 +255,7 @@ func TestOtherPorts(t *testing.T) {
 		"/debug/pprof/":         404,
 		"/run/ns/p/c":           404,
 		"/flagz":                404,
+		"/allocatedPods":        404,
 	} {
 		if code, _, _ := serve(t, n.ReadOnly(), "GET", path); code != want {
 			t.Errorf("read-only %s: %d, want %d", path, code, want)
@@ -288,7 +296,7 @@ func TestDisabledHandlers(t *testing.T) {
 			t.Errorf("%s: %d %q, want 405 %q", path, code, body, want)
 		}
 	}
-	for _, path := range []string{"/checkpoint/ns/p/c", "/flagz", "/statusz"} {
+	for _, path := range []string{"/checkpoint/ns/p/c", "/flagz", "/statusz", "/allocatedPods/ns/p"} {
 		if code, _, _ := serve(t, n.Handler(decision{}), "POST", path); code != 404 {
 			t.Errorf("%s is there without its gate: %d", path, code)
 		}

@@ -33,8 +33,7 @@ func (s *Server) pod(w http.ResponseWriter, r *http.Request) (*v1.Pod, bool) {
 		return p, true
 	}
 	if !ok && !s.options.Pods.Known() {
-		w.Header().Set("Retry-After", "1")
-		http.Error(w, "the node's pods are not known yet", http.StatusServiceUnavailable)
+		notKnownYet(w)
 		return nil, false
 	}
 	http.Error(w, "pod does not exist", http.StatusNotFound)

@@ -60,8 +60,7 @@ type kind struct {
 // Register has nodestatus review for nodeapi.
 func Register(s *service.Service, r Reviewer) {
 	nodestatusv1.RegisterReviewServiceServer(s.GRPC, NewServer(r, s.Metrics))
-	s.Allow(nodestatusv1.ReviewService_ReviewToken_FullMethodName, role.NodeAPI)
-	s.Allow(nodestatusv1.ReviewService_ReviewAccess_FullMethodName, role.NodeAPI)
+	s.Offer(&nodestatusv1.ReviewService_ServiceDesc, role.NodeAPI)
 }
 
 // NewServer returns the service; metrics nil registers none.

@@ -39,6 +39,8 @@ type Options struct {
 	// Pressure returns the conditions of the node's pressure.
 	Pressure func() []v1.NodeConditionType
 	Runtime  Runtime
+	// Swaps reports whether a container gets swap.
+	Swaps func(p *v1.Pod, c *v1.Container) bool
 	// Shutdown admits nothing while the node shuts down, and ends what ran when an earlier podsync was killed then; nil
 	// for a node that ends at once.
 	Shutdown Shutdown
@@ -55,6 +57,8 @@ type Admission struct {
 	Containers Judge
 	// Ends returns how a pod is to end at once, nil for a pod that may run: the node shuts down.
 	Ends func(p *v1.Pod) *status.Override
+	// Update returns why the node cannot do what a newer version of a pod needs; empty if it can.
+	Update func(old, newer *v1.Pod) string
 }
 
 // NewHelpers returns what judges which pods may reach for the node agent's own folder and users; without a namespace
@@ -65,7 +69,11 @@ func NewHelpers(namespace, runtimeDir string) Helpers {
 
 // New returns an admission that knows no pods.
 func New(o Options) (*Admission, error) {
-	handlers, err := handlers(o.Kubelet, o.Pressure)
+	features, err := NewDeclaredFeatures(o.Kubelet.DeclaredFeatures(), kubeversion.Version)
+	if err != nil {
+		return nil, err
+	}
+	handlers, err := handlers(o.Kubelet, o.Pressure, features)
 	if err != nil {
 		return nil, err
 	}
@@ -73,30 +81,31 @@ func New(o Options) (*Admission, error) {
 	if o.Shutdown != nil {
 		handlers, ends = append(handlers, o.Shutdown), o.Shutdown.Ends
 	}
+	resizes := append([]Handler{Resizable{
+		PodLevel: o.Kubelet.FeatureEnabled("InPlacePodLevelResourcesVerticalScaling"), Swaps: o.Swaps,
+	}}, handlers...)
 	handlers = append(handlers, o.Helpers, ContainerNumber{})
 	admitter := NewAdmitter(AdmitterOptions{
-		Handlers: handlers, Nodes: o.Nodes, Evictor: o.Evictor, Running: o.Runtime.Running,
+		Handlers: handlers, Resizes: resizes, Nodes: o.Nodes, Evictor: o.Evictor, Running: o.Runtime.Running,
 		Metrics: o.Metrics, Log: o.Log,
 	})
 	return &Admission{
 		Recorder:   newRecorder(admitter, o.Helpers, peer.Helpers{Dir: o.HelperRecords}, o.Log),
 		Containers: NewJudge(o.Helpers, o.Runtime),
 		Ends:       ends,
+		Update:     features.Update,
 	}, nil
 }
 
 // handlers are in the kubelet's order: the first that rejects is what the pod shows. That of a shutdown comes next, and
 // ours last.
-func handlers(k *kubeletconfig.Config, under func() []v1.NodeConditionType) ([]Handler, error) {
+func handlers(k *kubeletconfig.Config, under func() []v1.NodeConditionType,
+	features *DeclaredFeatures) ([]Handler, error) {
 	kernel, err := kernelRelease()
 	if err != nil {
 		return nil, err
 	}
 	sysctls, err := NewSysctls(k.Kubelet.AllowedUnsafeSysctls, kernel)
-	if err != nil {
-		return nil, err
-	}
-	features, err := NewDeclaredFeatures(k.DeclaredFeatures(), kubeversion.Version)
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 func TestHandlersAreInTheKubeletsOrder(t *testing.T) {
-	list, err := handlers(&kubeletconfig.Config{}, nil)
+	list, err := handlers(&kubeletconfig.Config{}, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func TestHandlersAreInTheKubeletsOrder(t *testing.T) {
 func TestAPatternThatNoSysctlHasRefusesTheStart(t *testing.T) {
 	k := &kubeletconfig.Config{}
 	k.Kubelet.AllowedUnsafeSysctls = []string{"no such thing"}
-	if _, err := handlers(k, nil); err == nil {
+	if _, err := handlers(k, nil, nil); err == nil {
 		t.Error("taken")
 	}
 }

@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	resourcehelper "k8s.io/component-helpers/resource"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/logkey"
@@ -36,9 +37,10 @@ type Evictor interface {
 
 // AdmitterOptions configure an Admitter.
 type AdmitterOptions struct {
-	Handlers []Handler
-	Nodes    Nodes
-	Evictor  Evictor
+	// Handlers judge pods that ask for admission, and Resizes those that ask for other resources.
+	Handlers, Resizes []Handler
+	Nodes             Nodes
+	Evictor           Evictor
 	// Running returns the pods of which something runs.
 	Running func(ctx context.Context) (map[types.UID]bool, error)
 	Metrics prometheus.Registerer
@@ -58,16 +60,20 @@ type Admitter struct {
 	asking chan struct{}
 	asked  bool
 
-	mu    sync.Mutex
-	pods  map[types.UID]*entry
+	mu   sync.Mutex
+	pods map[types.UID]*entry
+	// queue has the pods in their order.
+	queue []*entry
 	runs  map[types.UID]bool
 	heard map[podsyncv1.PodSource]bool
 	// nodeKnown: the apiserver has sent the Node. Its pods are not judged before.
 	nodeKnown bool
-	// preempting counts the preemptions that are under way; changed is closed and replaced when one ends and when a source
-	// has reported.
+	// preempting counts the preemptions that are under way; changed is closed and replaced when one ends, when a resize is
+	// granted or given up, and when a source has reported.
 	preempting int
-	changed    chan struct{}
+	// resizing counts the pods that have their place for other resources, which are not granted yet.
+	resizing int
+	changed  chan struct{}
 }
 
 // stage is how far a pod's admission is.
@@ -81,7 +87,12 @@ const (
 )
 
 type entry struct {
-	pod    *v1.Pod
+	pod *v1.Pod
+	// requests are those of the pod that they were computed for last.
+	requests   v1.ResourceList
+	requestsOf *v1.Pod
+	// held is what others count while a resize of the pod is being granted; nil else.
+	held   *span
 	source podsyncv1.PodSource
 	stage  stage
 	// result of a rejected pod; of an admitted one only Preempt.
@@ -107,7 +118,39 @@ func (a *Admitter) Add(p *v1.Pod, source podsyncv1.PodSource) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.pods[p.UID] == nil && !podutil.IsTerminal(p.Status.Phase) {
-		a.pods[p.UID] = &entry{pod: p, source: source}
+		e := &entry{pod: p, source: source}
+		a.pods[p.UID] = e
+		a.enqueue(e)
+	}
+}
+
+// enqueue gives a pod its place in the order. Call with mu held.
+func (a *Admitter) enqueue(e *entry) {
+	i, _ := slices.BinarySearchFunc(a.queue, e, a.order)
+	a.queue = slices.Insert(a.queue, i, e)
+}
+
+// dequeue takes a pod out of the order. Call with mu held.
+func (a *Admitter) dequeue(e *entry) {
+	if i := slices.Index(a.queue, e); i >= 0 {
+		a.queue = slices.Delete(a.queue, i, i+1)
+	}
+}
+
+// noteRuns notes that something of a pod runs.
+func (a *Admitter) noteRuns(uid types.UID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.runs[uid] {
+		return
+	}
+	e := a.pods[uid]
+	if e != nil {
+		a.dequeue(e)
+	}
+	a.runs[uid] = true
+	if e != nil {
+		a.enqueue(e)
 	}
 }
 
@@ -127,7 +170,7 @@ func (a *Admitter) Ended(uid types.UID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if e := a.pods[uid]; e != nil && e.stage != ended {
-		e.stage = ended
+		e.stage, e.held, e.requestsOf, e.requests = ended, nil, nil, nil
 		// Of its spec nothing is needed any more.
 		e.pod = &v1.Pod{ObjectMeta: metav1.ObjectMeta{
 			Namespace: e.pod.Namespace, Name: e.pod.Name, UID: uid, CreationTimestamp: e.pod.CreationTimestamp,
@@ -143,6 +186,7 @@ func (a *Admitter) Forget(uid types.UID) {
 	defer a.mu.Unlock()
 	if e := a.pods[uid]; e != nil {
 		a.giveUp(e)
+		a.dequeue(e)
 	}
 	delete(a.pods, uid)
 	delete(a.runs, uid)
@@ -167,9 +211,7 @@ func (a *Admitter) Admit(ctx context.Context, p *v1.Pod, source podsyncv1.PodSou
 	}
 	a.Add(p, source)
 	if running {
-		a.mu.Lock()
-		a.runs[p.UID] = true
-		a.mu.Unlock()
+		a.noteRuns(p.UID)
 	}
 	if !source.Static() {
 		// The kubelet too looks at no pod of the apiserver's before it knows the Node.
@@ -229,25 +271,35 @@ func (a *Admitter) decide(ctx context.Context, p *v1.Pod) (entry, <-chan struct{
 	if own.stage == undecided {
 		own.pod = p
 	}
-	var waiting, others []*entry
-	for _, e := range a.pods {
-		switch {
-		case e.stage == admitted:
-			others = append(others, e)
-		case e.stage == undecided && a.due(e):
-			waiting = append(waiting, e)
-		}
-	}
-	slices.SortFunc(waiting, a.order)
-	for _, e := range waiting {
-		a.decideOne(ctx, e, others)
-		if e.stage == admitted {
-			others = append(others, e)
-		}
-	}
+	a.decideAll(ctx)
 	copied := *own
 	own.result.Preempt = nil // from here on it is this caller's to carry out
 	return copied, a.changed
+}
+
+// decideAll takes all pods that wait, in their order, and returns those that are admitted then. Call with mu held.
+func (a *Admitter) decideAll(ctx context.Context) []*entry {
+	var waiting []*entry
+	for _, e := range a.queue {
+		if e.stage == undecided && a.due(e) {
+			waiting = append(waiting, e)
+		}
+	}
+	for _, e := range waiting {
+		a.decideOne(ctx, e, a.admitted())
+	}
+	return a.admitted()
+}
+
+// admitted are the pods that were admitted and have not ended, in their order. Call with mu held.
+func (a *Admitter) admitted() []*entry {
+	all := make([]*entry, 0, len(a.queue))
+	for _, e := range a.queue {
+		if e.stage == admitted {
+			all = append(all, e)
+		}
+	}
+	return all
 }
 
 // due reports whether a pod's turn has come. One that is being deleted, or leaves, asks for nothing.
@@ -267,13 +319,17 @@ func (a *Admitter) decideOne(ctx context.Context, e *entry, others []*entry) {
 	if e.stale {
 		return // until its own worker has read the Node again
 	}
-	v := ask(ctx, a.o.Handlers, a.attributes(e.pod, staying(others)))
+	judge := func(count func(*entry) *v1.Pod) Result {
+		return ask(ctx, a.o.Handlers, a.attributesOf(e.pod, staying(others), count))
+	}
+	v := judge((*entry).most)
 	if v.Admitted() && a.waitsForLeaving(ctx, e, others) {
 		return
 	}
 	switch {
 	case (v.Preempt != nil || v.Resources) && a.preempting > 0:
 		// What others make room for may be enough for this one too: it is asked again then.
+	case a.mayFit(&v, judge):
 	case v.Admitted():
 		e.stage, e.result = admitted, v
 		if v.Preempt != nil {
@@ -296,7 +352,7 @@ func (a *Admitter) Judge(ctx context.Context, p *v1.Pod) Result {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var others []*entry
-	for _, e := range a.pods {
+	for _, e := range a.queue {
 		same := e.pod.Namespace == p.Namespace && e.pod.Name == p.Name
 		if e.stage == admitted && e.leaves.IsZero() && !same {
 			others = append(others, e)
@@ -305,14 +361,30 @@ func (a *Admitter) Judge(ctx context.Context, p *v1.Pod) Result {
 	return ask(ctx, a.o.Handlers, a.attributes(p, others))
 }
 
-// attributes are what handlers decide on.
+// attributes are what handlers decide on, with the others in their order.
 func (a *Admitter) attributes(p *v1.Pod, others []*entry) *Attributes {
-	slices.SortFunc(others, a.order)
-	attributes := &Attributes{Pod: p, Node: a.o.Nodes.Node(), Others: make([]*v1.Pod, len(others))}
+	return a.attributesOf(p, others, (*entry).most)
+}
+
+func (a *Admitter) attributesOf(p *v1.Pod, others []*entry, count func(*entry) *v1.Pod) *Attributes {
+	attributes := &Attributes{
+		Pod: p, Node: a.o.Nodes.Node(), Others: make([]*v1.Pod, len(others)),
+		requests: make([]v1.ResourceList, len(others)), used: map[v1.ResourceName]int64{},
+	}
 	for i, other := range others {
-		attributes.Others[i] = other.pod
+		attributes.Others[i] = count(other)
+		attributes.requests[i] = other.requestsAs(attributes.Others[i])
+		addRequests(attributes.used, attributes.requests[i])
 	}
 	return attributes
+}
+
+// requestsAs are the requests of the pod as others count it. Many pods are judged against the same others.
+func (e *entry) requestsAs(p *v1.Pod) v1.ResourceList {
+	if e.requestsOf != p {
+		e.requestsOf, e.requests = p, resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
+	}
+	return e.requests
 }
 
 // order puts what runs before what does not, and else the older pod first.
@@ -395,6 +467,7 @@ func (a *Admitter) askWhatRuns(ctx context.Context) error {
 			a.runs[uid] = true
 		}
 	}
+	slices.SortFunc(a.queue, a.order)
 	a.asked = true
 	return nil
 }

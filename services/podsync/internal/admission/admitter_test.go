@@ -44,7 +44,7 @@ func newMachine(t *testing.T) *machine {
 	t.Helper()
 	m := &machine{node: testNode(), known: make(chan struct{}), running: map[types.UID]bool{}, grace: 10 * time.Second}
 	m.Admitter = NewAdmitter(AdmitterOptions{
-		Handlers: []Handler{NodeFit{}}, Nodes: m, Evictor: m, Running: m.runs,
+		Handlers: []Handler{NodeFit{}}, Resizes: []Handler{NodeFit{}}, Nodes: m, Evictor: m, Running: m.runs,
 		Metrics: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
 	})
 	close(m.known)

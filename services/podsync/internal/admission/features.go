@@ -54,21 +54,48 @@ func (h *DeclaredFeatures) Admit(_ context.Context, a *Attributes) Result {
 	if err != nil {
 		return Result{Reason: reason, Message: fmt.Sprintf("Failed to infer pod's feature requirements: %v", err)}
 	}
-	match, err := nodedeclaredfeatures.DefaultFramework.MatchNodeFeatureSet(needs, h.has)
-	if err != nil {
+	lacks, err := h.lacks(needs)
+	switch {
+	case err != nil:
 		return Result{
 			Reason:  reason,
 			Message: fmt.Sprintf("Failed to match pod's feature requirements against the node: %v", err),
 		}
-	}
-	if !match.IsMatch {
-		return Result{
-			Reason: reason,
-			Message: "Pod requires node features that are not available: " +
-				strings.Join(match.UnsatisfiedRequirements, ", "),
-		}
+	case lacks != "":
+		return Result{Reason: reason, Message: lacks}
 	}
 	return Result{}
+}
+
+// Update returns why the node cannot do what a newer version of a pod needs; empty if it can.
+func (h *DeclaredFeatures) Update(old, newer *v1.Pod) string {
+	if len(old.Spec.InitContainers) != len(newer.Spec.InitContainers) {
+		return "" // no API server lets them change, and the library compares them by their places
+	}
+	needs, err := nodedeclaredfeatures.DefaultFramework.InferForPodUpdate(
+		&types.PodInfo{Spec: &old.Spec, Status: &old.Status}, &types.PodInfo{Spec: &newer.Spec, Status: &newer.Status},
+		h.version,
+	)
+	if err != nil {
+		return fmt.Sprintf("Failed to infer the feature requirements of the pod's update: %v", err)
+	}
+	lacks, err := h.lacks(needs)
+	if err != nil {
+		return fmt.Sprintf("Failed to match pod's feature requirements against the node: %v", err)
+	}
+	return lacks
+}
+
+// lacks says which of these features the node lacks; empty if none.
+func (h *DeclaredFeatures) lacks(needs nodedeclaredfeatures.FeatureSet) (string, error) {
+	if needs.IsEmpty() {
+		return "", nil
+	}
+	match, err := nodedeclaredfeatures.DefaultFramework.MatchNodeFeatureSet(needs, h.has)
+	if err != nil || match.IsMatch {
+		return "", err
+	}
+	return "Pod requires node features that are not available: " + strings.Join(match.UnsatisfiedRequirements, ", "), nil
 }
 
 // Pressure keeps pods off a node that runs out of something: all but critical ones, and

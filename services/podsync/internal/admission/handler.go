@@ -8,15 +8,24 @@ import (
 
 // Attributes are what a handler decides on. They are shared and must not be changed.
 type Attributes struct {
-	// Pod that asks for admission.
+	// Pod that asks for admission, or for other resources.
 	Pod *v1.Pod
+	// Granted is the pod with the resources that it has, if it was admitted and asks for others; nil for a pod that asks
+	// for admission.
+	Granted *v1.Pod
 	// Others are the pods that were admitted and have not ended, oldest first, each as it
 	// was admitted.
 	Others []*v1.Pod
+	// requests are those of each of Others, and used those of all together; nil if they were not computed.
+	requests []v1.ResourceList
+	used     map[v1.ResourceName]int64
 	// Node as the API has it or, as long as that is not known, as this machine would
 	// register it.
 	Node *v1.Node
 }
+
+// Resizes reports whether the pod was admitted and asks for other resources.
+func (a *Attributes) Resizes() bool { return a.Granted != nil }
 
 // Handler has one reason to reject pods. It answers at once: what it needs to know it
 // keeps, so that no pod waits for another's answer.
@@ -36,6 +45,8 @@ type Result struct {
 	// NodeMayBeOld: the rejection rests on the node's labels alone, of which a newer
 	// version may exist.
 	NodeMayBeOld bool
+	// Infeasible is why the node can never do a resize, in a word for metrics; empty for one that it may do later.
+	Infeasible string
 }
 
 // Preemption is the end of pods in favour of a critical one.

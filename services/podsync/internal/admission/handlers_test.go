@@ -482,6 +482,42 @@ func TestFeatures(t *testing.T) {
 	}
 }
 
+// TestUpdatesNeedFeatures: a newer version of a pod may need a feature that the node lacks.
+func TestUpdatesNeedFeatures(t *testing.T) {
+	const podLevel, initContainers = "InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers"
+	p := &v1.Pod{Spec: v1.PodSpec{
+		Resources:      &v1.ResourceRequirements{Requests: list("cpu", "1")},
+		InitContainers: []v1.Container{{Name: "prepare"}},
+		Containers:     []v1.Container{{Name: "main"}},
+	}}
+	for _, test := range []struct {
+		name   string
+		change func(p *v1.Pod)
+		needs  string
+	}{
+		{"nothing", func(*v1.Pod) {}, ""},
+		{"a container", func(p *v1.Pod) { p.Spec.Containers[0].Resources.Requests = list("cpu", "2") }, ""},
+		{"the pod", func(p *v1.Pod) { p.Spec.Resources.Requests = list("cpu", "2") }, podLevel},
+		{"an init container", func(p *v1.Pod) { p.Spec.InitContainers[0].Resources.Requests = list("cpu", "2") },
+			initContainers},
+		{"another number of init containers", func(p *v1.Pod) { p.Spec.InitContainers = nil }, ""},
+	} {
+		for _, declared := range [][]string{nil, {podLevel, initContainers}} {
+			h, err := NewDeclaredFeatures(declared, kubeversion.Version)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := ""
+			if test.needs != "" && declared == nil {
+				want = "Pod requires node features that are not available: " + test.needs
+			}
+			if got := h.Update(p, changed(p.DeepCopy(), test.change)); got != want {
+				t.Errorf("%s with %v declared: %q, want %q", test.name, declared, got, want)
+			}
+		}
+	}
+}
+
 func TestPressure(t *testing.T) {
 	under := func(types ...v1.NodeConditionType) []v1.NodeConditionType { return types }
 	tolerant := changed(requesting("p"), func(p *v1.Pod) {

@@ -37,10 +37,12 @@ func staying(all []*entry) []*entry {
 
 // waitsForLeaving reports whether a pod that has a place beside those that stay is to wait for the end of others.
 func (a *Admitter) waitsForLeaving(ctx context.Context, e *entry, others []*entry) bool {
-	count, overdue := staying(others), false
+	var count []*entry
+	overdue := false
 	var until time.Time
 	for _, other := range others {
 		if other.leaves.IsZero() {
+			count = append(count, other)
 			continue
 		}
 		end := other.leaves.Add(leavingPatience)

@@ -48,11 +48,12 @@ func (NodeFit) Admit(_ context.Context, a *Attributes) Result {
 		}
 	}
 	short := lacking[0]
-	return Result{
-		Reason: "OutOf" + string(short.name), Resources: true,
-		Message: fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
-			short.name, short.requested, short.used, short.capacity),
+	message := fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
+		short.name, short.requested, short.used, short.capacity)
+	if a.Resizes() {
+		message += holders(a, short.name)
 	}
+	return Result{Reason: "OutOf" + string(short.name), Resources: true, Message: message}
 }
 
 // withOS is a with the label of the node's OS as it is, whatever the API has.
@@ -102,15 +103,20 @@ type shortage struct {
 func lacks(a *Attributes) []shortage {
 	var short []shortage
 	allocatable := a.Node.Status.Allocatable
-	if pods, allowed := int64(len(a.Others)), allocatable.Pods().Value(); pods+1 > allowed {
+	if pods, allowed := int64(len(a.Others)), allocatable.Pods().Value(); pods+1 > allowed && !a.Resizes() {
 		short = append(short, shortage{v1.ResourcePods, 1, pods, allowed})
 	}
 	requests := resourcehelper.PodRequests(a.Pod, resourcehelper.PodResourcesOptions{})
-	used := map[v1.ResourceName]int64{}
-	for _, other := range a.Others {
-		for name, amount := range resourcehelper.PodRequests(other, resourcehelper.PodResourcesOptions{}) {
-			used[name] = podutil.AddAmounts(used[name], podutil.Amount(name, amount))
+	used := a.used
+	if used == nil {
+		used = map[v1.ResourceName]int64{}
+		for i := range a.Others {
+			addRequests(used, a.requestsOf(i))
 		}
+	}
+	var granted v1.ResourceList
+	if a.Resizes() {
+		granted = resourcehelper.PodRequests(a.Granted, resourcehelper.PodResourcesOptions{})
 	}
 	for _, name := range countedResources(requests) {
 		amount, known := allocatable[name]
@@ -119,11 +125,30 @@ func lacks(a *Attributes) []shortage {
 			requests[name] = a.Pod.Spec.Overhead[name]
 		}
 		requested, capacity := podutil.Amount(name, requests[name]), podutil.Amount(name, amount)
+		// A node that has become smaller than what it granted still takes back.
+		if has, ok := granted[name]; ok && requested <= podutil.Amount(name, has) {
+			continue
+		}
 		if requested > 0 && requested > capacity-used[name] {
 			short = append(short, shortage{name, requested, used[name], capacity})
 		}
 	}
 	return short
+}
+
+// requestsOf are the requests of one of the others.
+func (a *Attributes) requestsOf(i int) v1.ResourceList {
+	if a.requests != nil {
+		return a.requests[i]
+	}
+	return resourcehelper.PodRequests(a.Others[i], resourcehelper.PodResourcesOptions{})
+}
+
+// addRequests adds the requests of a pod to those of others.
+func addRequests(used map[v1.ResourceName]int64, requests v1.ResourceList) {
+	for name, amount := range requests {
+		used[name] = podutil.AddAmounts(used[name], podutil.Amount(name, amount))
+	}
 }
 
 // countedResources are the names of a list that a node counts, the well-known ones first.

@@ -1,17 +1,19 @@
-// Package api serves podsync's gRPC API to nodestatus, pleg, evictor, stats and root.
+// Package api serves podsync's gRPC services to nodestatus, evictor, stats and root.
 //
-// It reports whether podsync's dispatcher makes progress, evicts pods for evictor, asks for stats how full volumes are,
-// wakes workers for an older pleg, and runs and removes the pods of "microlet run-pod". Only root may do the last,
-// because such a pod can be anything.
+// PodsyncService reports whether podsync's dispatcher makes progress. EvictionService evicts pods for evictor,
+// VolumeStatsService measures volumes for stats, LocalPodService runs and removes the pods of "microlet run-pod", and
+// ExplainService says why a pod is not running. Only root may call the last two, because a local pod can be anything.
 package api
 
 import (
 	"context"
 
+	"google.golang.org/grpc"
 	"k8s.io/apimachinery/pkg/types"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/formername"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/podsync/internal/api/internal/explain"
 )
@@ -20,16 +22,6 @@ import (
 type Workers interface {
 	Wake(uid types.UID, reason string)
 	WakeAll(reason string)
-}
-
-// server is podsync's service.
-type server struct {
-	localPods
-	pulse   *service.Pulse
-	workers Workers
-	evictor Evictor
-	dead    DeadContainers
-	volumes Volumes
 }
 
 // Deps are what answers the callers.
@@ -46,42 +38,55 @@ type Deps struct {
 // ExplainDeps are what ExplainService answers from.
 type ExplainDeps = explain.Deps
 
-// Register has s answer its callers, each role those that it may call.
+// Register has s answer its callers, each role by the services that it may call.
 func Register(s *service.Service, d Deps) {
-	podsyncv1.RegisterPodsyncServiceServer(s.GRPC, &server{
-		localPods: localPods{pods: d.Pods, mirrors: d.Mirrors}, pulse: s.Pulse, workers: d.Workers,
-		evictor: d.Evictor, dead: d.Dead, volumes: d.Volumes,
+	local, evict := &localPods{pods: d.Pods, mirrors: d.Mirrors}, &evictions{evictor: d.Evictor, dead: d.Dead}
+	stats := &volumeStats{volumes: d.Volumes}
+	podsyncv1.RegisterLocalPodServiceServer(s.GRPC, local)
+	offer(s, &podsyncv1.LocalPodService_ServiceDesc, role.Up)
+	podsyncv1.RegisterEvictionServiceServer(s.GRPC, evict)
+	offer(s, &podsyncv1.EvictionService_ServiceDesc, role.Evictor)
+	podsyncv1.RegisterVolumeStatsServiceServer(s.GRPC, stats)
+	offer(s, &podsyncv1.VolumeStatsService_ServiceDesc, role.Stats)
+	podsyncv1.RegisterExplainServiceServer(s.GRPC, explain.New(d.Explain))
+	s.Offer(&podsyncv1.ExplainService_ServiceDesc, role.Up)
+
+	podsyncv1.RegisterPodsyncServiceServer(s.GRPC, &podsync{
+		pulse: s.Pulse, workers: d.Workers, localPods: local, evictions: evict, volumeStats: stats,
 	})
-	for method, roles := range callers {
-		s.Allow(method, roles...)
-	}
-	explain.Register(s.GRPC, s, d.Explain)
+	s.Allow(podsyncv1.PodsyncService_GetHealth_FullMethodName, role.NodeStatus, role.Up)
+	s.Allow(podsyncv1.PodsyncService_WakePod_FullMethodName, role.PLEG)
 }
 
-// callers are who may call what; root alone runs pods, evictor alone evicts them, and stats alone measures.
-var callers = map[string][]role.Role{
-	podsyncv1.PodsyncService_GetHealth_FullMethodName:            {role.NodeStatus, role.Up},
-	podsyncv1.PodsyncService_WakePod_FullMethodName:              {role.PLEG},
-	podsyncv1.PodsyncService_Evict_FullMethodName:                {role.Evictor},
-	podsyncv1.PodsyncService_RemoveDeadContainers_FullMethodName: {role.Evictor},
-	podsyncv1.PodsyncService_GetVolumeStats_FullMethodName:       {role.Stats},
-	podsyncv1.PodsyncService_RunPod_FullMethodName:               {role.Up},
-	podsyncv1.PodsyncService_RemovePod_FullMethodName:            {role.Up},
-	podsyncv1.PodsyncService_GetLocalPod_FullMethodName:          {role.Up},
-	podsyncv1.PodsyncService_ListLocalPods_FullMethodName:        {role.Up},
+// offer has s offer a service whose methods are also those of PodsyncService, for callers of the previous version.
+func offer(s *service.Service, d *grpc.ServiceDesc, roles ...role.Role) {
+	s.Offer(d, roles...)
+	for _, m := range d.Methods {
+		s.Allow(formername.Of(m.MethodName), roles...)
+	}
+}
+
+// podsync is PodsyncService. Callers of the previous version find the methods of the other services here.
+type podsync struct {
+	podsyncv1.UnsafePodsyncServiceServer // a missing method is an error of the compiler
+	pulse                                *service.Pulse
+	workers                              Workers
+	*localPods
+	*evictions
+	*volumeStats
 }
 
 // GetHealth reports whether the dispatcher works.
-func (s *server) GetHealth(context.Context, *podsyncv1.GetHealthRequest) (*podsyncv1.GetHealthResponse, error) {
-	return &podsyncv1.GetHealthResponse{Turns: s.pulse.Turns(), IdleMilliseconds: s.pulse.Idle().Milliseconds()}, nil
+func (p *podsync) GetHealth(context.Context, *podsyncv1.GetHealthRequest) (*podsyncv1.GetHealthResponse, error) {
+	return &podsyncv1.GetHealthResponse{Turns: p.pulse.Turns(), IdleMilliseconds: p.pulse.Idle().Milliseconds()}, nil
 }
 
 // WakePod is a hint of a pleg that serves no stream of hints, when the bus is away.
-func (s *server) WakePod(_ context.Context, r *podsyncv1.WakePodRequest) (*podsyncv1.WakePodResponse, error) {
+func (p *podsync) WakePod(_ context.Context, r *podsyncv1.WakePodRequest) (*podsyncv1.WakePodResponse, error) {
 	if r.GetPodUid() == "" {
-		s.workers.WakeAll("pleg")
+		p.workers.WakeAll("pleg")
 	} else {
-		s.workers.Wake(types.UID(r.GetPodUid()), "pleg")
+		p.workers.Wake(types.UID(r.GetPodUid()), "pleg")
 	}
 	return &podsyncv1.WakePodResponse{}, nil
 }

@@ -55,7 +55,7 @@ func localPodOf(uid types.UID) *v1.Pod {
 
 func TestAHintOfAnOlderPleg(t *testing.T) {
 	var w woken
-	s := &server{workers: &w}
+	s := &podsync{workers: &w}
 	for _, uid := range []string{"a", ""} {
 		if _, err := s.WakePod(t.Context(), &podsyncv1.WakePodRequest{PodUid: uid}); err != nil {
 			t.Fatal(err)
@@ -70,7 +70,7 @@ func TestHealthIsTheDispatchersPulse(t *testing.T) {
 	pulse := service.NewPulse()
 	pulse.Turn()
 	pulse.Turn()
-	got, err := (&server{pulse: pulse}).GetHealth(t.Context(), &podsyncv1.GetHealthRequest{})
+	got, err := (&podsync{pulse: pulse}).GetHealth(t.Context(), &podsyncv1.GetHealthRequest{})
 	if err != nil || got.GetTurns() != 2 {
 		t.Errorf("%v, %v", got, err)
 	}
@@ -83,7 +83,7 @@ func TestWhatFailsHasItsCode(t *testing.T) {
 		context.DeadlineExceeded: codes.Unavailable, context.Canceled: codes.Unavailable,
 		errors.New("disk full"): codes.Internal,
 	} {
-		s := &server{localPods: localPods{pods: pods{err: err}}}
+		s := &localPods{pods: pods{err: err}}
 		_, run := s.RunPod(t.Context(), &podsyncv1.RunPodRequest{})
 		_, remove := s.RemovePod(t.Context(), &podsyncv1.RemovePodRequest{})
 		_, list := s.ListLocalPods(t.Context(), &podsyncv1.ListLocalPodsRequest{})
@@ -97,7 +97,7 @@ func TestWhatFailsHasItsCode(t *testing.T) {
 
 func TestAPodIsToldWithItsStatus(t *testing.T) {
 	p := localPodOf("a")
-	s := &server{localPods: localPods{pods: pods{pod: p}, mirrors: mirrors{p, &v1.PodStatus{Phase: v1.PodRunning}}}}
+	s := &localPods{pods: pods{pod: p}, mirrors: mirrors{p, &v1.PodStatus{Phase: v1.PodRunning}}}
 	ran, err := s.RunPod(t.Context(), &podsyncv1.RunPodRequest{})
 	if err != nil || ran.GetPod().GetUid() != "a" || ran.GetOutcome() != podsyncv1.RunPodResponse_OUTCOME_CREATED {
 		t.Fatalf("%v, %v", ran, err)

@@ -25,12 +25,19 @@ type DeadContainers interface {
 	RemoveDead(ctx context.Context) (int, error)
 }
 
-// Evict implements podsyncv1.PodsyncServiceServer.
-func (s *server) Evict(ctx context.Context, r *podsyncv1.EvictRequest) (*podsyncv1.EvictResponse, error) {
+// evictions answers evictor.
+type evictions struct {
+	podsyncv1.UnimplementedEvictionServiceServer
+	evictor Evictor
+	dead    DeadContainers
+}
+
+// Evict implements podsyncv1.EvictionServiceServer.
+func (e *evictions) Evict(ctx context.Context, r *podsyncv1.EvictRequest) (*podsyncv1.EvictResponse, error) {
 	if err := checkEvict(r); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	err := s.evictor.Evict(ctx, eviction.Request{
+	err := e.evictor.Evict(ctx, eviction.Request{
 		UID: types.UID(r.GetPodUid()), Message: r.GetMessage(), GraceSeconds: r.GetGracePeriodSeconds(),
 		Annotations: r.GetAnnotations(), DisruptionTarget: r.GetDisruptionTarget(), Limit: limitOf(r.GetExceededLimit()),
 	})
@@ -79,10 +86,10 @@ func checkEvict(r *podsyncv1.EvictRequest) error {
 	return nil
 }
 
-// RemoveDeadContainers implements podsyncv1.PodsyncServiceServer.
-func (s *server) RemoveDeadContainers(ctx context.Context,
+// RemoveDeadContainers implements podsyncv1.EvictionServiceServer.
+func (e *evictions) RemoveDeadContainers(ctx context.Context,
 	_ *podsyncv1.RemoveDeadContainersRequest) (*podsyncv1.RemoveDeadContainersResponse, error) {
-	n, err := s.dead.RemoveDead(ctx)
+	n, err := e.dead.RemoveDead(ctx)
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "%d dead containers were removed, and then: %v", n, err)
 	}

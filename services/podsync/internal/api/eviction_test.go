@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -12,7 +11,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
-	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/podsync/internal/eviction"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
@@ -44,7 +42,7 @@ func TestAnEvictionsOutcomeHasItsCode(t *testing.T) {
 		errors.New("broken"): codes.Internal,
 	} {
 		e := &evictor{err: err}
-		_, got := (&server{evictor: e}).Evict(t.Context(),
+		_, got := (&evictions{evictor: e}).Evict(t.Context(),
 			&podsyncv1.EvictRequest{
 				PodUid: "u", Message: "low", GracePeriodSeconds: 3, DisruptionTarget: true,
 				ExceededLimit: &podsyncv1.ExceededLimit{EmptyDir: "v", Container: "c", UsedBytes: 7},
@@ -73,7 +71,8 @@ func TestAnEvictionThatTakesLong(t *testing.T) {
 		"stopping":       {t.Context(), fmt.Errorf("evict: %w", context.DeadlineExceeded), codes.OK, true},
 		"it is given up": {gone, context.DeadlineExceeded, codes.DeadlineExceeded, false},
 	} {
-		got, err := (&server{evictor: &evictor{err: c.err}}).Evict(c.ctx, &podsyncv1.EvictRequest{PodUid: "u", Message: "m"})
+		got, err := (&evictions{evictor: &evictor{err: c.err}}).Evict(c.ctx,
+			&podsyncv1.EvictRequest{PodUid: "u", Message: "m"})
 		if status.Code(err) != c.code || got.GetStopping() != c.stopping {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}
@@ -94,7 +93,7 @@ func TestAnEvictionIsBounded(t *testing.T) {
 		"annotations[":  {PodUid: "u", Message: "low", Annotations: map[string]string{"a": strings.Repeat("x", 5000)}},
 	} {
 		e := &evictor{}
-		_, err := (&server{evictor: e}).Evict(t.Context(), r)
+		_, err := (&evictions{evictor: e}).Evict(t.Context(), r)
 		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), want) || len(e.asked) > 0 {
 			t.Errorf("want %s: %v, asked %d times", want, err, len(e.asked))
 		}
@@ -102,26 +101,12 @@ func TestAnEvictionIsBounded(t *testing.T) {
 }
 
 func TestDeadContainersAreCounted(t *testing.T) {
-	got, err := (&server{dead: dead{n: 3}}).RemoveDeadContainers(t.Context(), nil)
+	got, err := (&evictions{dead: dead{n: 3}}).RemoveDeadContainers(t.Context(), nil)
 	if err != nil || got.GetRemoved() != 3 {
 		t.Errorf("%v, %v", got, err)
 	}
-	if _, err = (&server{dead: dead{err: errors.New("no runtime")}}).RemoveDeadContainers(t.Context(),
+	if _, err = (&evictions{dead: dead{err: errors.New("no runtime")}}).RemoveDeadContainers(t.Context(),
 		nil); status.Code(err) != codes.Internal {
 		t.Errorf("%v", err)
-	}
-}
-
-func TestOnlyEvictorEvicts(t *testing.T) {
-	evictors := []string{"Evict", "RemoveDeadContainers"}
-	for _, method := range podsyncv1.PodsyncService_ServiceDesc.Methods {
-		roles := callers["/"+podsyncv1.PodsyncService_ServiceDesc.ServiceName+"/"+method.MethodName]
-		if len(roles) == 0 {
-			t.Errorf("no role may call %s", method.MethodName)
-		}
-		if slices.Contains(roles, role.Evictor) != slices.Contains(evictors, method.MethodName) ||
-			slices.Contains(evictors, method.MethodName) && len(roles) != 1 {
-			t.Errorf("%v may call %s", roles, method.MethodName)
-		}
 	}
 }

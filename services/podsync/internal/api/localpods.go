@@ -30,12 +30,12 @@ type Mirrors interface {
 // localPods answers those who run pods on the node itself. Only root may ask: a pod can be anything, root with every
 // capability too.
 type localPods struct {
-	podsyncv1.UnimplementedPodsyncServiceServer
+	podsyncv1.UnimplementedLocalPodServiceServer
 	pods    LocalPods
 	mirrors Mirrors
 }
 
-// RunPod implements podsyncv1.PodsyncServiceServer.
+// RunPod implements podsyncv1.LocalPodServiceServer.
 func (l *localPods) RunPod(ctx context.Context, r *podsyncv1.RunPodRequest) (*podsyncv1.RunPodResponse, error) {
 	p, outcome, err := l.pods.Add(ctx, r.GetManifest())
 	if err != nil {
@@ -44,7 +44,7 @@ func (l *localPods) RunPod(ctx context.Context, r *podsyncv1.RunPodRequest) (*po
 	return &podsyncv1.RunPodResponse{Pod: localPod(p), Outcome: outcome}, nil
 }
 
-// RemovePod implements podsyncv1.PodsyncServiceServer.
+// RemovePod implements podsyncv1.LocalPodServiceServer.
 func (l *localPods) RemovePod(ctx context.Context,
 	r *podsyncv1.RemovePodRequest) (*podsyncv1.RemovePodResponse, error) {
 	p, err := l.pods.Remove(ctx, r.GetNamespace(), r.GetName())
@@ -54,7 +54,7 @@ func (l *localPods) RemovePod(ctx context.Context,
 	return &podsyncv1.RemovePodResponse{Pod: localPod(p)}, nil
 }
 
-// GetLocalPod implements podsyncv1.PodsyncServiceServer. It also returns a pod that is ending.
+// GetLocalPod implements podsyncv1.LocalPodServiceServer. It also returns a pod that is ending.
 func (l *localPods) GetLocalPod(ctx context.Context,
 	r *podsyncv1.GetLocalPodRequest) (*podsyncv1.GetLocalPodResponse, error) {
 	p, reported := l.mirrors.Get(types.UID(r.GetUid()))
@@ -79,7 +79,7 @@ func (l *localPods) GetLocalPod(ctx context.Context,
 	return answer, nil
 }
 
-// ListLocalPods implements podsyncv1.PodsyncServiceServer.
+// ListLocalPods implements podsyncv1.LocalPodServiceServer.
 func (l *localPods) ListLocalPods(ctx context.Context,
 	_ *podsyncv1.ListLocalPodsRequest) (*podsyncv1.ListLocalPodsResponse, error) {
 	pods, err := l.pods.List(ctx)

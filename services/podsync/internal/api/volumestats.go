@@ -17,10 +17,16 @@ type Volumes interface {
 	Usage(ctx context.Context, pod types.UID, name string) (volumes.Usage, error)
 }
 
+// volumeStats answers stats.
+type volumeStats struct {
+	podsyncv1.UnimplementedVolumeStatsServiceServer
+	volumes Volumes
+}
+
 // GetVolumeStats asks the driver or the file system of a volume.
-func (s *server) GetVolumeStats(ctx context.Context, r *podsyncv1.GetVolumeStatsRequest) (
+func (v *volumeStats) GetVolumeStats(ctx context.Context, r *podsyncv1.GetVolumeStatsRequest) (
 	*podsyncv1.GetVolumeStatsResponse, error) {
-	u, err := s.volumes.Usage(ctx, types.UID(r.GetPodUid()), r.GetVolume())
+	u, err := v.volumes.Usage(ctx, types.UID(r.GetPodUid()), r.GetVolume())
 	switch {
 	case errors.Is(err, volumes.ErrNoVolume):
 		return nil, status.Error(codes.NotFound, err.Error())

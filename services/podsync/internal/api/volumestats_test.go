@@ -26,7 +26,7 @@ func (v measured) Usage(_ context.Context, pod types.UID, name string) (volumes.
 
 func TestVolumeStats(t *testing.T) {
 	r := &podsyncv1.GetVolumeStatsRequest{PodUid: "u", Volume: "data"}
-	got, err := (&server{volumes: measured{}}).GetVolumeStats(t.Context(), r)
+	got, err := (&volumeStats{volumes: measured{}}).GetVolumeStats(t.Context(), r)
 	if err != nil || got.GetCapacityBytes() != 1 || got.GetAvailableBytes() != 2 || got.GetUsedBytes() != 3 ||
 		got.GetInodes() != 4 || got.GetInodesFree() != 5 || got.GetInodesUsed() != 6 {
 		t.Errorf("%v, %v", got, err)
@@ -36,7 +36,7 @@ func TestVolumeStats(t *testing.T) {
 		volumes.ErrNotMeasured: codes.Unimplemented,
 		errors.New("boom"):     codes.Internal,
 	} {
-		_, err := (&server{volumes: measured{fmt.Errorf("because: %w", cause)}}).GetVolumeStats(t.Context(), r)
+		_, err := (&volumeStats{volumes: measured{fmt.Errorf("because: %w", cause)}}).GetVolumeStats(t.Context(), r)
 		if status.Code(err) != want {
 			t.Errorf("%v is %v, want %s", cause, err, want)
 		}

@@ -85,3 +85,11 @@ func HugePages(list v1.ResourceList) map[string]int64 {
 	}
 	return sums
 }
+
+// SharesToMilliCPU returns the thousandths of a CPU that make these shares. The least that a cgroup has is no request.
+func SharesToMilliCPU(shares uint64) int64 {
+	if shares <= MinShares {
+		return 0
+	}
+	return int64((min(shares, MaxShares)*milliPerCPU + sharesPerCPU - 1) / sharesPerCPU)
+}

@@ -81,25 +81,24 @@ func (m *Manager) write(n podcgroup.Name, r resources) error {
 // is left out, as the host cannot limit it.
 func (m *Manager) convert(r resources) *libcgroups.Resources {
 	// Devices and the freezer belong to containers: a pod's cgroup never touches them.
-	lib := &libcgroups.Resources{SkipDevices: true, SkipFreezeOnSet: true}
-	has := func(controller string) bool { return !m.unified || slices.Contains(m.needed, controller) }
-	if r.memory != nil && has("memory") {
+	lib := &libcgroups.Resources{SkipDevices: true, SkipFreezeOnSet: true, MemoryCheckBeforeUpdate: r.checked}
+	if r.memory != nil && m.has("memory") {
 		lib.Memory = *r.memory
 	}
-	if r.shares != nil && has("cpu") {
+	if r.shares != nil && m.has("cpu") {
 		if m.unified {
 			lib.CpuWeight = sharesToWeight(*r.shares)
 		} else {
 			lib.CpuShares = *r.shares
 		}
 	}
-	if r.quota != nil && has("cpu") {
+	if r.quota != nil && m.has("cpu") {
 		lib.CpuQuota = *r.quota
 	}
-	if r.period != nil && has("cpu") {
+	if r.period != nil && m.has("cpu") {
 		lib.CpuPeriod = *r.period
 	}
-	if has("pids") {
+	if m.has("pids") {
 		lib.PidsLimit = r.pids
 	}
 	if r.hugePages != nil && slices.Contains(m.needed, "hugetlb") {
@@ -109,7 +108,7 @@ func (m *Manager) convert(r resources) *libcgroups.Resources {
 		}
 	}
 	if m.unified {
-		if len(r.unified) > 0 && has("memory") {
+		if len(r.unified) > 0 && m.has("memory") {
 			lib.Unified = r.unified
 		}
 	}
@@ -117,6 +116,11 @@ func (m *Manager) convert(r resources) *libcgroups.Resources {
 		lib.CpusetCpus = m.effectiveCPUs()
 	}
 	return lib
+}
+
+// has reports whether this host can limit what a controller counts. New makes sure of it with cgroup v1.
+func (m *Manager) has(controller string) bool {
+	return !m.unified || slices.Contains(m.needed, controller)
 }
 
 // effectiveCPUs are the CPUs that the hierarchy may use, "" when unknown.

@@ -130,17 +130,21 @@ func (m *Manager) memoryUsage(n podcgroup.Name) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
+	return m.memoryUsageAt(path)
+}
+
+func (m *Manager) memoryUsageAt(path string) (int64, error) {
 	file := filepath.Join(m.mounts["memory"], path, "memory.usage_in_bytes")
 	if m.unified {
 		file = filepath.Join(m.mounts[""], path, "memory.current")
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return 0, fmt.Errorf("read the memory of a QoS class: %w", err)
+		return 0, fmt.Errorf("read the memory of a cgroup: %w", err)
 	}
 	used, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("read the memory of a QoS class: %s: %w", file, err)
+		return 0, fmt.Errorf("read the memory of a cgroup: %s: %w", file, err)
 	}
 	return used, nil
 }

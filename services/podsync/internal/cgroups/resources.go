@@ -26,6 +26,8 @@ type resources struct {
 	// allCPUs names every CPU of the hierarchy: systemd drops a controller that no unit asks for, and the tree would
 	// count as incomplete. The kubelet names them with either driver.
 	allCPUs bool
+	// checked: a memory limit below what is used is refused. cgroup v1 refuses it in any case, v2 kills.
+	checked bool
 }
 
 // podResources is what the pod's own cgroup gets.
@@ -62,14 +64,10 @@ func (m *Manager) podResources(p *v1.Pod) resources {
 		r.unified = memoryHigh(requests.Memory().Value(), memory, *m.o.MemoryThrottlingFactor)
 	}
 	if request := requests.Memory().Value(); m.o.MemoryReservation && request > 0 {
-		file := "memory.low"
-		if podutil.QOSClass(p) == v1.PodQOSGuaranteed {
-			file = "memory.min"
-		}
 		if r.unified == nil {
 			r.unified = map[string]string{}
 		}
-		r.unified[file] = strconv.FormatInt(request, 10)
+		r.unified[ProtectedFile(p)] = strconv.FormatInt(request, 10)
 	}
 	return r
 }

@@ -87,6 +87,7 @@ func goTheWholeWay(t *testing.T, o Options, want string) {
 	if found, err := m.Pods(); err != nil || len(found) != 1 || found["aaaa-1"] != parent {
 		t.Errorf("Pods = %v, %v", found, err)
 	}
+	resizeWhole(t, m, p)
 	left, ended := sleeping(t)
 	if err := libcgroups.WriteCgroupProc(filepath.Join(unifiedMount, parent), left); err != nil {
 		t.Fatal(err)
@@ -103,6 +104,27 @@ func goTheWholeWay(t *testing.T, o Options, want string) {
 	}
 	if m.anywhere(parent) {
 		t.Errorf("%s is still there", parent)
+	}
+}
+
+// resizeWhole changes all limits of a pod's cgroup that this host has, and takes them away.
+func resizeWhole(t *testing.T, m *Manager, p *v1.Pod) {
+	t.Helper()
+	for _, r := range []v1.ResourceRequirements{
+		{Requests: list("cpu", "300m"), Limits: list("cpu", "1200m", "memory", "128Mi")}, {Requests: list("cpu", "300m")},
+	} {
+		resized := p.DeepCopy()
+		resized.Spec.Containers[0].Resources = r
+		c, err := m.ReadPod(resized, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := m.SetPod(resized, c.Has, c.Wants); err != nil {
+			t.Error(err)
+		}
+		if c, err = m.ReadPod(resized, nil); err != nil || c.Has != c.Wants {
+			t.Errorf("the cgroup has %+v, wants %+v, %v", c.Has, c.Wants, err)
+		}
 	}
 }
 

@@ -49,3 +49,39 @@ func (r Resources) Equal(other Resources) bool {
 	same := func(a, b v1.ResourceRequirements) bool { return equality.Semantic.DeepEqual(a, b) }
 	return maps.EqualFunc(r.Containers, other.Containers, same) && equality.Semantic.DeepEqual(r.Pod, other.Pod)
 }
+
+// Effective returns the requirements of a container of a pod with these pod-level resources: the limits of the pod as a
+// whole stand in for those that the container does not have itself.
+func Effective(podLevel *v1.ResourceRequirements, container v1.ResourceRequirements) v1.ResourceRequirements {
+	if podLevel == nil {
+		return container
+	}
+	for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
+		own, whole := container.Limits[name], podLevel.Limits[name]
+		if own.IsZero() && !whole.IsZero() {
+			container.Limits = with(container.Limits, name, podLevel.Limits)
+		}
+	}
+	return container
+}
+
+// With returns the requirements with what others have of one resource.
+func With(r v1.ResourceRequirements, name v1.ResourceName, of v1.ResourceRequirements) v1.ResourceRequirements {
+	r.Requests, r.Limits = with(r.Requests, name, of.Requests), with(r.Limits, name, of.Limits)
+	return r
+}
+
+// with returns a copy of the list with the amount that another has of one resource.
+func with(list v1.ResourceList, name v1.ResourceName, of v1.ResourceList) v1.ResourceList {
+	list = maps.Clone(list)
+	amount, has := of[name]
+	switch {
+	case !has:
+		delete(list, name)
+	case list == nil:
+		return v1.ResourceList{name: amount}
+	default:
+		list[name] = amount
+	}
+	return list
+}

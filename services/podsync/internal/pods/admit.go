@@ -42,6 +42,8 @@ func (w *worker) admit(ctx context.Context, p *v1.Pod, state *pod.State) (bool, 
 	}
 	if result.Admitted() {
 		w.admitted = true
+		w.deps.Allocation.Admitted(p)
+		w.inbox.regrant() // a version that came meanwhile may ask for more
 		w.standing.note(func(s *Standing) { s.Admitted = true })
 		return true, nil
 	}

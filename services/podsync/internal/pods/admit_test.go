@@ -30,7 +30,8 @@ type admissions struct {
 	ended  map[types.UID]bool
 	gone   int
 	ran    int
-	later  []string // reasons of pods that were admitted and rejected later
+	before func(p *v1.Pod) // called before each answer, if it is set
+	later  []string        // reasons of pods that were admitted and rejected later
 }
 
 func (a *admissions) Add(*v1.Pod, podsyncv1.PodSource) {}
@@ -65,6 +66,9 @@ func (a *admissions) Rejected(reason string) {
 
 func (a *admissions) Admit(_ context.Context, p *v1.Pod, _ podsyncv1.PodSource,
 	running bool) (admission.Result, error) {
+	if a.before != nil {
+		a.before(p)
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.asked[p.UID]++

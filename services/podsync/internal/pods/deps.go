@@ -34,6 +34,10 @@ type Runtime interface {
 	StopContainer(ctx context.Context, id string, grace time.Duration) error
 	RemoveContainer(ctx context.Context, id string) error
 	StopSandbox(ctx context.Context, id string) error
+	// UpdateContainer gives a container that runs other resources.
+	UpdateContainer(ctx context.Context, uid types.UID, id string, resources *runtimeapi.LinuxContainerResources) error
+	// UpdateSandbox passes on to the runtime what a pod is about to have as a whole, which it may refuse.
+	UpdateSandbox(ctx context.Context, id string, resources, overhead *runtimeapi.LinuxContainerResources) error
 }
 
 // Remover removes what nothing waits for.
@@ -70,6 +74,10 @@ type Volumes interface {
 // Cgroups makes and removes the pods' cgroups.
 type Cgroups interface {
 	EnsurePod(p *v1.Pod) (parent string, err error)
+	// ReadPod reads the pod's cgroup and what its containers of these IDs use; nil for a pod without.
+	ReadPod(p *v1.Pod, containers []string) (*pod.Cgroup, error)
+	// SetPod changes the limits of the pod's cgroup.
+	SetPod(p *v1.Pod, before, after pod.CgroupLimits) error
 	RemovePod(ctx context.Context, uid types.UID) error
 }
 
@@ -80,6 +88,11 @@ type Config interface {
 	Container(ctx context.Context, p *v1.Pod, c *v1.Container,
 		in criconfig.ContainerInput) (*runtimeapi.ContainerConfig, error)
 	LinkLogs(p *v1.Pod, c *v1.Container, restartCount int32, id string) error
+	// ContainerResources are what a container is created with, and ContainerUpdate what one that runs is given.
+	ContainerResources(p *v1.Pod, c *v1.Container) *runtimeapi.LinuxContainerResources
+	ContainerUpdate(p *v1.Pod, c *v1.Container) *runtimeapi.LinuxContainerResources
+	// SandboxUpdate is what the runtime gets of a pod whose cgroup is to have these limits.
+	SandboxUpdate(p *v1.Pod, l pod.CgroupLimits) (resources, overhead *runtimeapi.LinuxContainerResources)
 }
 
 // UserNamespaces gives users of their own to pods with hostUsers: false.
@@ -123,7 +136,8 @@ type RuntimeClasses interface {
 
 // PodReporter learns of every pod that a worker has, of what becomes of it, and of its end.
 type PodReporter interface {
-	Pod(p *v1.Pod, source podsyncv1.PodSource, terminating bool)
+	// Pod takes a pod with the resources that are granted, and with those that it asks for.
+	Pod(p, desired *v1.Pod, source podsyncv1.PodSource, terminating bool)
 	Status(uid types.UID, state *pod.State, status *v1.PodStatus)
 	Forget(uid types.UID)
 }
@@ -157,6 +171,32 @@ type ContainerAdmission interface {
 	AdmitImage(p *v1.Pod, c *v1.Container, image *images.Image) admission.Result
 	// CheckCreated returns the check of a container between its creation and its start; nil if it needs none.
 	CheckCreated(p *v1.Pod, c *v1.Container, image *images.Image) runtime.Check
+}
+
+// Allocation knows which resources pods have; see allocation.Allocation. Its methods do not block.
+type Allocation interface {
+	// Apply returns a version of a pod with the resources that the node has granted.
+	Apply(p *v1.Pod) *v1.Pod
+	// Admitted notes that a pod was admitted with the resources that this version of it has.
+	Admitted(p *v1.Pod)
+	// Want takes the newest version of a pod, with the resources that it asks for. It reports whether a decision on them
+	// follows at once, after which Workers.Granted is called.
+	Want(p *v1.Pod) (decides bool)
+	// Conditions say how a pod's resize fares.
+	Conditions(uid types.UID) []v1.PodCondition
+	// Actuated returns the resources that were last given to the runtime and the cgroups, as far as that is known.
+	Actuated(uid types.UID) (pod.Resources, bool)
+	// SetActuatedContainer and SetActuatedPod record what was given to a container, and to a pod's cgroup.
+	SetActuatedContainer(uid types.UID, name string, r v1.ResourceRequirements)
+	SetActuatedPod(uid types.UID, r *v1.ResourceRequirements)
+	// Actuating notes that the worker begins to give a pod the resources that this version of it has. Completed notes that
+	// it has them, and Failed why it has not.
+	Actuating(p *v1.Pod)
+	Completed(p *v1.Pod)
+	Failed(p *v1.Pod, why error)
+	// Ended notes that nothing of a pod will run any more.
+	Ended(uid types.UID)
+	Forget(uid types.UID)
 }
 
 // Probes has the results of the prober.
@@ -210,6 +250,9 @@ type Resources struct {
 type Admissions struct {
 	Admission          Admission
 	ContainerAdmission ContainerAdmission
+	Allocation         Allocation
+	// Update returns why the node cannot do what a newer version of a pod needs; empty if it can.
+	Update func(old, newer *v1.Pod) string
 	// Ends returns how a pod is to end at once because the node shuts down; nil for a pod that may run.
 	Ends func(p *v1.Pod) *podstatus.Override
 }
@@ -233,6 +276,8 @@ type Limits struct {
 	Resync time.Duration
 	// Gated are the pod fields that are supported because their feature gate is on: GatedFields.
 	Gated []string
+	// WithoutPodResources leaves the resources of pods as a whole out of their statuses.
+	WithoutPodResources bool
 	// KeepDead is how many dead instances of a container stay; at least 1 does.
 	KeepDead int
 }

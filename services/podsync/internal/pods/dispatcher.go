@@ -194,6 +194,7 @@ func (d *Dispatcher) start(ctx context.Context, w *worker) {
 	}
 	w.onForgotten = func() { d.post(func(ctx context.Context) { d.startHeld(ctx, w) }) }
 	d.workers.add(w)
+	w.inbox.regrant() // a grant that came before was given to no worker
 	w.publish()
 	d.running.Go(func() {
 		if w.run(ctx) {

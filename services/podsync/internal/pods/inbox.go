@@ -2,48 +2,50 @@ package pods
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pod/status"
 )
 
 // inbox holds what others want of a worker: its pod, the removal of the pod and its eviction. It cancels the sync that
 // runs if that has become wrong. Its methods may be called from any goroutine.
 type inbox struct {
-	static  bool
-	stopped chan struct{} // closed when ended is set
+	allocation Allocation
+	stopped    chan struct{} // closed when ended is set
 
 	mu       sync.Mutex
-	pod      *v1.Pod
-	wanted   *v1.Pod // pod as its source has it, with the resources that it wants
+	pod      *v1.Pod // with the resources that are granted
+	wanted   *v1.Pod // as its source has it, with the resources that it asks for
 	removed  bool
 	again    *v1.Pod // a version that came after removed: the source names the pod again
 	eviction *eviction
 	// synced is the version of the last sync, or of the one that runs, and cancel ends that; nil if none runs.
 	synced *v1.Pod
 	cancel context.CancelCauseFunc
-	ending bool // the pod is being stopped for good
-	ended  bool // nothing of the pod will run again
+	// interrupt ends what the sync waits for that the next one can wait for as well; nil if it does not wait.
+	interrupt context.CancelCauseFunc
+	ending    bool // the pod is being stopped for good
+	ended     bool // nothing of the pod will run again
 }
 
-func newInbox(p *v1.Pod, static bool) *inbox {
-	wanted := p
-	if !static {
-		p = withReportedResources(p)
-	}
-	return &inbox{static: static, stopped: make(chan struct{}), pod: p, wanted: wanted}
+func newInbox(p *v1.Pod, allocation Allocation) *inbox {
+	return &inbox{allocation: allocation, stopped: make(chan struct{}), pod: allocation.Apply(p), wanted: p}
 }
 
 // update is how a newer version of a pod differs.
 type update struct {
 	old, pod *v1.Pod
+	// asked is the older version as the source had it.
+	asked *v1.Pod
 	// late: the pod was removed before, and this version is kept for its next worker. first: no earlier one was.
 	late, first bool
-	// refused: it wants other resources than the pod runs with.
-	refused bool
+	// decides: it is nothing but other resources, and a decision on them follows at once.
+	decides bool
 	// sooner: the pod ends sooner by it.
 	sooner bool
 }
@@ -57,17 +59,50 @@ func (i *inbox) set(p *v1.Pod) update {
 		i.again = p
 		return update{late: true, first: first}
 	}
-	u := update{old: i.pod, refused: i.synced != nil && resized(i.wanted, p)}
+	u := update{old: i.pod, asked: i.wanted, decides: i.allocation.Want(p) && onlyResourcesChanged(i.wanted, p)}
 	i.wanted = p
-	if i.synced != nil && !i.static {
-		p = withResourcesOf(u.old, p)
-	}
+	p = i.allocation.Apply(p)
 	i.pod, u.pod = p, p
 	u.sooner = i.endsSooner(u.old, p)
 	if u.sooner {
 		i.cancelSync()
 	}
 	return u
+}
+
+// regrant takes the resources that are granted now, and reports whether they have changed.
+func (i *inbox) regrant() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	p := i.allocation.Apply(i.wanted)
+	if pod.ResourcesOf(p).Equal(pod.ResourcesOf(i.pod)) {
+		return false
+	}
+	i.pod = p
+	if i.interrupt != nil {
+		i.interrupt(errRegranted)
+	}
+	return true
+}
+
+// errRegranted ends a wait because other resources were granted to the pod, which it is to have at once.
+var errRegranted = errors.New("other resources were granted to the pod")
+
+// untilRegranted returns a context for what the sync that runs waits for, and what ends the wait.
+func (i *inbox) untilRegranted(ctx context.Context) (waiting context.Context, end func()) {
+	waiting, cancel := context.WithCancelCause(ctx)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.interrupt = cancel
+	if i.synced != i.pod && !pod.ResourcesOf(i.synced).Equal(pod.ResourcesOf(i.pod)) {
+		cancel(errRegranted)
+	}
+	return waiting, func() {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		i.interrupt = nil
+		cancel(nil)
+	}
 }
 
 // remove notes that the pod's object is gone.
@@ -143,11 +178,16 @@ func (i *inbox) end() {
 	close(i.stopped)
 }
 
-// publish calls do with what the other services get of the pod's newest version, and whether the pod ends.
-func (i *inbox) publish(do func(p *v1.Pod, ends bool)) {
+// publish calls do with what the other services get of the pod's newest version, and whether the pod ends. desired is
+// the pod with the resources that it asks for.
+func (i *inbox) publish(do func(p, desired *v1.Pod, ends bool)) {
 	i.mu.Lock()
 	defer i.mu.Unlock() // held, so that an older version never comes after a newer one
-	do(forOthers(i.pod, i.ended), i.ending || i.pod.DeletionTimestamp != nil)
+	p, desired := forOthers(i.pod, i.ended), i.wanted
+	if p != i.pod || i.ended {
+		desired = p
+	}
+	do(p, desired, i.ending || i.pod.DeletionTimestamp != nil)
 }
 
 // current returns the pod's newest version, and whether it has ended.

@@ -56,12 +56,15 @@ type node struct {
 
 	published *published
 	admission *admissions
-	judge     judge
-	slow      map[types.UID]bool // pods whose pulls never end
-	breakage  map[string]error   // by method and pod
-	slowImage string             // an image that takes slowPull
-	released  map[types.UID]bool
-	mounted   map[types.UID]bool
+	groups    *groups
+	// allocation has the resources that pods were granted.
+	allocation *allocations
+	judge      judge
+	slow       map[types.UID]bool // pods whose pulls never end
+	breakage   map[string]error   // by method and pod
+	slowImage  string             // an image that takes slowPull
+	released   map[types.UID]bool
+	mounted    map[types.UID]bool
 	// registered are the pods whose Secrets and ConfigMaps are watched.
 	registered map[types.UID]bool
 	// wanted are the static pods that are mirrored.
@@ -81,12 +84,14 @@ func newNode(t *testing.T, cri *fake.Runtime) *node {
 		t:         t,
 		cri:       cri,
 		events:    record.NewFakeRecorder(1000),
-		published: &published{pods: map[types.UID]string{}, last: map[types.UID]*v1.Pod{}},
+		published: &published{pods: map[types.UID]string{}, last: map[types.UID]*v1.Pod{}, desired: map[types.UID]*v1.Pod{}},
 		admission: &admissions{
 			reject: map[types.UID]admission.Result{},
 			asked:  map[types.UID]int{},
 			ended:  map[types.UID]bool{},
 		},
+		allocation: newAllocations(),
+		groups:     newGroups(),
 		statuses:   map[types.UID]v1.PodStatus{},
 		history:    map[types.UID][]v1.PodPhase{},
 		reports:    map[types.UID]int{},
@@ -117,10 +122,13 @@ func newNode(t *testing.T, cri *fake.Runtime) *node {
 			Runtime: rt, Remover: cleanup.NewRemover(rt), RuntimeState: runtimeState(func() string { return "" }),
 			RuntimeClasses: runtimeclass.Finder{}, Predecessors: predecessors(func(*v1.Pod) error { return nil }),
 		},
-		Resources: Resources{Images: n, Volumes: n, Cgroups: n, Config: n, Objects: n, Logs: n, Hooks: hooks, Users: n},
+		Resources: Resources{
+			Images: n, Volumes: n, Cgroups: n.groups, Config: n, Objects: n, Logs: n, Hooks: hooks, Users: n,
+		},
 		Admissions: Admissions{
-			Admission: n.admission, ContainerAdmission: &n.judge,
-			Ends: func(p *v1.Pod) *status.Override { return n.ends[p.UID] },
+			Admission: n.admission, ContainerAdmission: &n.judge, Allocation: n.allocation,
+			Ends:   func(p *v1.Pod) *status.Override { return n.ends[p.UID] },
+			Update: func(_, newer *v1.Pod) string { return newer.Annotations["lacks"] },
 		},
 		Reporting: Reporting{
 			Statuses: n,
@@ -255,8 +263,21 @@ func (n *node) Unmount(_ context.Context, uid types.UID) error {
 	return nil
 }
 
-func (n *node) EnsurePod(p *v1.Pod) (string, error)                  { return "/kubepods/pod" + string(p.UID), nil }
-func (n *node) RemovePod(context.Context, types.UID) error           { return nil }
+var builder = &criconfig.Builder{Node: criconfig.Node{CPUCFSQuota: true}}
+
+func (n *node) ContainerResources(p *v1.Pod, c *v1.Container) *runtimeapi.LinuxContainerResources {
+	return builder.ContainerResources(p, c)
+}
+
+func (n *node) ContainerUpdate(p *v1.Pod, c *v1.Container) *runtimeapi.LinuxContainerResources {
+	return builder.ContainerUpdate(p, c)
+}
+
+func (n *node) SandboxUpdate(p *v1.Pod,
+	l pod.CgroupLimits) (resources, overhead *runtimeapi.LinuxContainerResources) {
+	return builder.SandboxUpdate(p, l)
+}
+
 func (n *node) LinkLogs(*v1.Pod, *v1.Container, int32, string) error { return nil }
 
 func (n *node) Remove(p logs.Pod) error { return n.broken("Remove", p.UID) }
@@ -341,9 +362,12 @@ func (n *node) Container(_ context.Context, p *v1.Pod, c *v1.Container,
 			"io.kubernetes.container.hash":         fmt.Sprintf("%x", criconfig.ContainerHash(c)),
 			"io.kubernetes.container.restartCount": fmt.Sprint(in.RestartCount),
 		},
-		Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
-			NamespaceOptions: &runtimeapi.NamespaceOption{UsernsOptions: in.UserNamespace},
-		}},
+		Linux: &runtimeapi.LinuxContainerConfig{
+			Resources: builder.ContainerResources(p, c),
+			SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
+				NamespaceOptions: &runtimeapi.NamespaceOption{UsernsOptions: in.UserNamespace},
+			},
+		},
 	}, nil
 }
 
@@ -409,12 +433,14 @@ type published struct {
 	mu   sync.Mutex
 	pods map[types.UID]string
 	last map[types.UID]*v1.Pod
+	// desired has the resources that the last version asks for.
+	desired map[types.UID]*v1.Pod
 }
 
-func (n *published) Pod(p *v1.Pod, _ podsyncv1.PodSource, terminating bool) {
+func (n *published) Pod(p, desired *v1.Pod, _ podsyncv1.PodSource, terminating bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.pods[p.UID], n.last[p.UID] = p.Labels["v"], p
+	n.pods[p.UID], n.last[p.UID], n.desired[p.UID] = p.Labels["v"], p, desired
 	if terminating {
 		n.pods[p.UID] += " ends"
 	}

@@ -95,6 +95,7 @@ func (w *worker) move(on cause) {
 		w.publish()
 	case terminated:
 		w.deps.Admission.Ended(w.uid)
+		w.deps.Allocation.Ended(w.uid)
 		w.inbox.end()
 		w.publish()
 	case syncing, released, gone:

@@ -43,6 +43,9 @@ type pull[T any] struct {
 
 // wait returns the result.
 func (p *pull[T]) wait(ctx context.Context) (result T, err error) {
+	if p.ended() {
+		return p.result, p.err
+	}
 	select {
 	case <-p.done:
 		return p.result, p.err

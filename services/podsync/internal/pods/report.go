@@ -81,6 +81,7 @@ func (r *reporter) reportNewest(p *v1.Pod, state *pod.State, beside bool) (ready
 	if podutil.IsTerminal(s.Phase) && !state.AnyRunning() {
 		// The scheduler reuses the resources as soon as it sees this status, so they are released first.
 		r.deps.Admission.Ended(r.uid)
+		r.deps.Allocation.Ended(r.uid)
 	}
 	r.deps.Statuses.Set(p, s)
 	r.deps.Reporter.Status(r.uid, state, &s)
@@ -242,7 +243,12 @@ func (r *reporter) status(p *v1.Pod, state *pod.State) v1.PodStatus {
 		Waiting:     maps.Clone(r.waiting),
 		HostIPs:     r.deps.HostIPs.Known(),
 
-		RecursiveReadOnly: r.deps.RuntimeState.RecursiveReadOnly(p),
+		RecursiveReadOnly:   r.deps.RuntimeState.RecursiveReadOnly(p),
+		WithoutPodResources: r.deps.WithoutPodResources,
+		Resize:              r.deps.Allocation.Conditions(r.uid),
+	}
+	if has, known := r.deps.Allocation.Actuated(r.uid); known {
+		in.Actuated = &has
 	}
 	results := r.deps.probeResults(p)
 	in.Readiness, in.Startup = results.Readiness, results.Startup

@@ -1,12 +1,10 @@
 package pods
 
 import (
-	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 )
@@ -32,17 +30,8 @@ func (n *node) resources() []v1.ResourceRequirements {
 	return all
 }
 
-func countEvents(events []string, part string) (count int) {
-	for _, e := range events {
-		if strings.Contains(e, part) {
-			count++
-		}
-	}
-	return count
-}
-
-// TestAPodKeepsTheResourcesThatItWasAdmittedWith: those that a resize asks for were not admitted.
-func TestAPodKeepsTheResourcesThatItWasAdmittedWith(t *testing.T) {
+// TestAPodKeepsWhatItWasGranted until the node grants what a newer version of it asks for.
+func TestAPodKeepsWhatItWasGranted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t)
 		small := withMemory(testPod("a"), "1Mi", "")
@@ -53,72 +42,77 @@ func TestAPodKeepsTheResourcesThatItWasAdmittedWith(t *testing.T) {
 		again := large.DeepCopy()
 		again.Labels = map[string]string{"v": "2"}
 		n.apply(again)
-		want := []v1.ResourceRequirements{small.Spec.Containers[0].Resources}
-		if diff := cmp.Diff(want, n.resources()); diff != "" {
-			t.Error(diff)
+		has := func() string {
+			published := n.published.last["a"].Spec.Containers[0].Resources.Requests.Memory().String()
+			return n.resources()[0].Requests.Memory().String() + " " + published
 		}
-		if got := countEvents(n.drain(), reasonResizeInfeasible); got != 1 {
-			t.Errorf("%d events say that the resize is refused, want 1", got)
+		if got := has(); got != "1Mi 1Mi" {
+			t.Errorf("before the grant the pod has %s", got)
 		}
-		n.apply(withMemory(again, "2Ti", "2Ti"))
-		if got := countEvents(n.drain(), reasonResizeInfeasible); got != 1 {
-			t.Errorf("%d events say that the second resize is refused, want 1", got)
+		n.allocation.grant("a")
+		n.workers.Granted("a")
+		n.wait(0)
+		if got := has(); got != "1Ti 1Ti" {
+			t.Errorf("the pod was granted 1Ti and has %s", got)
 		}
-		status := n.status("a").ContainerStatuses[0]
-		if got := status.AllocatedResources.Memory().String(); got != "1Mi" {
+		if got := n.status("a").ContainerStatuses[0].AllocatedResources.Memory().String(); got != "1Ti" {
 			t.Errorf("the status shows %s", got)
 		}
+		n.workers.Granted("unknown")
+	})
+}
 
-		// What the status shows is what the next podsync goes by.
-		again.Status = n.status("a")
-		next := newNode(t, n.cri)
-		defer next.run()()
-		next.apply(again)
-		if diff := cmp.Diff(want, next.resources(), cmpopts.EquateEmpty()); diff != "" {
-			t.Error(diff)
+// TestAVersionThatComesWithTheAdmission: the pod is admitted with the resources that were judged, whatever it asks for
+// meanwhile.
+func TestAVersionThatComesWithTheAdmission(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newRuntime())
+		small := withMemory(testPod("a"), "1Mi", "")
+		n.admission.before = func(p *v1.Pod) {
+			if p.Spec.Containers[0].Resources.Requests.Memory().String() == "1Mi" {
+				n.dispatcher.SetPod(withMemory(small, "1Ti", ""), api)
+				n.wait(time.Millisecond)
+			}
+		}
+		defer n.run()()
+		n.apply(small)
+		if got := n.resources()[0].Requests.Memory().String(); got != "1Mi" {
+			t.Errorf("the pod was admitted with 1Mi and has %s", got)
 		}
 	})
 }
 
-func TestResourcesThatAStatusShows(t *testing.T) {
-	memory := func(amount string) v1.ResourceList {
-		return v1.ResourceList{v1.ResourceMemory: resource.MustParse(amount)}
-	}
-	wants := withMemory(testPod("a"), "2Gi", "4Gi")
-	for name, test := range map[string]struct {
-		status v1.ContainerStatus
-		want   v1.ResourceRequirements
-	}{
-		"none of its container": {v1.ContainerStatus{}, wants.Spec.Containers[0].Resources},
-		"a container that waits": {
-			v1.ContainerStatus{Name: "c", AllocatedResources: memory("1Gi")}, wants.Spec.Containers[0].Resources,
-		},
-		"a container that runs": {
-			v1.ContainerStatus{
-				Name: "c", ContainerID: "x://1", AllocatedResources: memory("1Gi"),
-				Resources: &v1.ResourceRequirements{Limits: memory("3Gi"), Requests: memory("1Gi")},
-			}, v1.ResourceRequirements{Requests: memory("1Gi"), Limits: memory("3Gi")},
-		},
-		"a limit that was added": {
-			v1.ContainerStatus{
-				Name: "c", ContainerID: "x://1", AllocatedResources: memory("1Gi"), Resources: &v1.ResourceRequirements{},
-			}, v1.ResourceRequirements{Requests: memory("1Gi"), Limits: v1.ResourceList{}},
-		},
-		"no resources": {v1.ContainerStatus{Name: "c", ContainerID: "x://1"}, wants.Spec.Containers[0].Resources},
-	} {
-		p := wants.DeepCopy()
-		p.Status.ContainerStatuses = []v1.ContainerStatus{test.status}
-		if diff := cmp.Diff(test.want, withReportedResources(p).Spec.Containers[0].Resources); diff != "" {
-			t.Errorf("%s:\n%s", name, diff)
+// TestAResizeIsOneSync: a version that is nothing but other resources is synced when they were decided upon.
+func TestAResizeIsOneSync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := startNode(t)
+		small := withMemory(testPod("a"), "1Mi", "")
+		small.Generation = 1
+		n.apply(small)
+		n.allocation.decides = true
+		before := n.sets("a")
+		large := withMemory(small, "2Mi", "")
+		n.apply(large)
+		if got := n.sets("a") - before; got != 0 {
+			t.Errorf("the resize was synced %d times before it was decided upon", got)
 		}
-	}
-	p := wants.DeepCopy()
-	p.Spec.Resources = &v1.ResourceRequirements{Requests: memory("2Gi"), Limits: memory("4Gi")}
-	p.Status.ContainerStatuses = []v1.ContainerStatus{{Name: "c", ContainerID: "x://1"}}
-	p.Status.AllocatedResources = memory("1Gi")
-	p.Status.Resources = &v1.ResourceRequirements{Limits: memory("3Gi")}
-	if diff := cmp.Diff(v1.ResourceRequirements{Requests: memory("1Gi"), Limits: memory("3Gi")},
-		*withReportedResources(p).Spec.Resources); diff != "" {
-		t.Error(diff)
-	}
+		n.allocation.grant("a")
+		n.workers.Granted("a")
+		n.wait(time.Second)
+		if got := n.sets("a") - before; got != 1 {
+			t.Errorf("the resize was synced %d times, want 1", got)
+		}
+		labelled := withMemory(large, "3Mi", "")
+		labelled.Labels = map[string]string{"v": "2"}
+		before = n.sets("a")
+		n.apply(labelled)
+		if got := n.sets("a") - before; got != 1 {
+			t.Errorf("a resize with other labels was synced %d times at once, want 1", got)
+		}
+		n.apply(deleted(labelled, 1))
+		n.wait(2 * time.Second)
+		if !n.allocation.ended["a"] {
+			t.Error("the end of the pod is not known")
+		}
+	})
 }

@@ -54,12 +54,21 @@ func (w *worker) start(ctx context.Context, p *v1.Pod, state *pod.State, a *deci
 	if err != nil {
 		return err
 	}
+	waiting := ctx
+	if len(a.Kill) == 0 { // what this decision has stopped is not always started by another
+		var end func()
+		waiting, end = w.inbox.untilRegranted(ctx)
+		defer end()
+	}
 	var errs []error
 	for i := range a.Start {
 		within, span := tracing.Start(ctx, "startContainer")
 		span.Set(tracing.ContainerName, a.Start[i].Name)
-		err := w.startContainer(within, p, &a.Start[i], at)
+		err := w.startContainer(within, waiting, p, &a.Start[i], at)
 		span.End(err)
+		if errors.Is(err, errRegranted) {
+			return err
+		}
 		if ctx.Err() == nil {
 			w.metrics.countStart(&a.Start[i], err, w.reporter.why(a.Start[i].Name).Reason)
 		}
@@ -215,9 +224,13 @@ func (w *worker) podIPs(ctx context.Context, p *v1.Pod, state *pod.State, a *dec
 	return nil, transient("read the sandbox's addresses", errors.New("it is gone again"))
 }
 
-func (w *worker) startContainer(ctx context.Context, p *v1.Pod, s *decide.Start, at *place) error {
+// startContainer starts a container. It waits for its image no longer than waiting does: the pull goes on.
+func (w *worker) startContainer(ctx, waiting context.Context, p *v1.Pod, s *decide.Start, at *place) error {
 	c := s.Spec
-	present, err := w.pulls.take(ctx, c.Name)
+	present, err := w.pulls.take(waiting, c.Name)
+	if errors.Is(err, errRegranted) {
+		return err
+	}
 	if err != nil {
 		return w.lacksImage(p, c.Name, err)
 	}
@@ -242,6 +255,9 @@ func (w *worker) startContainer(ctx context.Context, p *v1.Pod, s *decide.Start,
 	}
 	check := w.deps.ContainerAdmission.CheckCreated(p, c, present.Image)
 	w.backoff.Started(*s, time.Now())
+	if !s.Ephemeral {
+		w.recordContainer(p, c.Name, c.Resources) // before, so that a crash does not have it start again for them
+	}
 	var id string
 	err = w.create(ctx, func(ctx context.Context) (err error) {
 		defer release() // the runtime has mounted what it mounts

@@ -61,7 +61,7 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 		if idle(&actions) {
 			return w.rest(ctx, p, state, actions.Wake), nil
 		}
-		w.reporter.report(p, state)
+		w.reportBefore(p, state, &actions)
 		if wait, held := w.holdWholeRestart(&actions); held != nil {
 			again, err := w.afterFailure(p, held, actions.Wake)
 			return min(again, wait), err
@@ -70,7 +70,7 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 		if context.Cause(ctx) != nil {
 			return 0, failed
 		}
-		if w.reporter.isRejected() {
+		if w.reporter.isRejected() || errors.Is(failed, errRegranted) {
 			return 0, nil
 		}
 		before := state
@@ -88,6 +88,14 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 	}
 	w.reporter.report(p, state)
 	return 0, transient("sync the pod", fmt.Errorf("still changing after %d iterations", iterations))
+}
+
+// reportBefore reports the state before a decision is carried out. The steps of a resize are reported when they are
+// done, or when they last.
+func (w *worker) reportBefore(p *v1.Pod, state *pod.State, a *decide.Actions) {
+	if !onlyResizes(a) {
+		w.reporter.report(p, state)
+	}
 }
 
 // adopt has the first sync take over what an earlier podsync has left of the pod.
@@ -130,7 +138,14 @@ func (w *worker) decide(p *v1.Pod, state *pod.State) decide.Actions {
 	if last, ok := w.deps.Statuses.Last(w.uid); ok {
 		in.Reported = &last
 	}
-	return decide.Decide(in)
+	var unread error
+	in.Resizing, unread = w.resizing(p, state)
+	a := decide.Decide(in)
+	if unread != nil {
+		unreadable(&a, unread)
+	}
+	w.noteResize(p, state, &a)
+	return a
 }
 
 // loggedCounts returns, of the containers that the runtime has no instance of, the restart counts that their logs leave
@@ -147,8 +162,8 @@ func (w *worker) loggedCounts(p *v1.Pod, state *pod.State) map[string]int32 {
 
 // idle reports whether a decision has nothing to carry out.
 func idle(a *decide.Actions) bool {
-	return a.StopPod == nil && len(a.Kill) == 0 && len(a.Remove) == 0 && len(a.Reset) == 0 && a.Sandbox == nil &&
-		len(a.Start) == 0
+	return a.StopPod == nil && len(a.Kill) == 0 && len(a.Remove) == 0 && len(a.Reset) == 0 && len(a.Resize) == 0 &&
+		a.Sandbox == nil && len(a.Start) == 0
 }
 
 // sooner is the earlier of two times of which either may be zero, for never.
@@ -173,6 +188,9 @@ func (w *worker) untilNext(wake time.Time) time.Duration {
 func (w *worker) act(ctx context.Context, p *v1.Pod, state *pod.State, a *decide.Actions) error {
 	w.reporter.noteRestarting(a)
 	defer w.reporter.noteRestarting(&decide.Actions{})
+	if resizes(a) {
+		w.deps.Allocation.Actuating(p)
+	}
 	if a.StopPod != nil {
 		if err := w.stopPod(ctx, p, a.StopPod); err != nil {
 			return err
@@ -185,11 +203,15 @@ func (w *worker) act(ctx context.Context, p *v1.Pod, state *pod.State, a *decide
 	if len(a.Reset) > 0 {
 		w.noteWholeRestart(p)
 	}
-	if a.Sandbox == nil && len(a.Start) == 0 {
-		return nil
+	failed := w.resize(ctx, p, a)
+	if a.Sandbox == nil && len(a.Start) == 0 || ctx.Err() != nil || failed == nil && isApart(a) {
+		return failed
 	}
 	w.discard(ctx, state, a)
-	return w.start(ctx, p, state, a)
+	if err := w.start(ctx, p, state, a); err != nil {
+		return err // the resize is tried again in any case
+	}
+	return failed
 }
 
 // refuse reports a pod that uses fields that are not supported: its containers wait. Containers that run already,

@@ -76,3 +76,12 @@ func TestAPodWhoseContainersAllBeginAnewAgainAndAgainWaits(t *testing.T) {
 		}
 	})
 }
+
+func countEvents(events []string, part string) (count int) {
+	for _, e := range events {
+		if strings.Contains(e, part) {
+			count++
+		}
+	}
+	return count
+}

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/time/rate"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
@@ -56,6 +57,9 @@ type loop struct {
 	creating, refreshing, sweeping *task
 	// admitted: the pod may run here.
 	admitted bool
+	// inForce is what was granted to the pod and is known to be in force; nil before that was looked at.
+	inForce *pod.Resources
+	refusal refusal
 	// predecessorEnded: what ran of the pod under an earlier manifest has ended.
 	predecessorEnded bool
 	// failures counts the syncs that failed one after another.
@@ -72,7 +76,7 @@ func newWorker(p *v1.Pod, source podsyncv1.PodSource, deps *Deps, metrics *Metri
 	w := &worker{
 		uid: p.UID, source: source, deps: deps, metrics: metrics, woken: make(chan struct{}, 1),
 		pace:  rate.NewLimiter(wakeRate, wakeBurst),
-		inbox: newInbox(p, source.Static()), standing: newStanding(), remains: newRemains(), mounts: newMounts(),
+		inbox: newInbox(p, deps.Allocation), standing: newStanding(), remains: newRemains(), mounts: newMounts(),
 		tasks: newTasks(),
 	}
 	w.reporter = newReporter(w.uid, deps, w.inbox, w.standing, w.remains)
@@ -92,24 +96,33 @@ func (w *worker) set(p *v1.Pod) {
 		}
 		return
 	}
-	p = u.pod
-	if u.refused {
-		w.deps.event(p, v1.EventTypeWarning, reasonResizeInfeasible,
-			"changing the resources of a running pod is not built: its containers keep what they have, delete the pod "+
-				"to change it")
-		w.deps.Log.Warn("resize refused", logkey.Pod, podName(p), logkey.PodUID, w.uid)
+	if lacks := w.deps.Update(u.asked, p); lacks != "" {
+		w.deps.event(p, v1.EventTypeWarning, reasonFailedNodeDeclaredFeatures, "%s", lacks)
+		w.deps.Log.Warn("the node cannot do what a pod's newer version needs", logkey.Pod, podName(p), logkey.PodUID, w.uid,
+			"why", lacks)
 	}
+	p = u.pod
 	if !equalMaps(u.old.Labels, p.Labels) || !equalMaps(u.old.Annotations, p.Annotations) {
 		w.mounts.markStale() // volumes may show them
 	}
 	switch {
 	case u.sooner || !onlyStatusChanged(u.old, p) || gatesChanged(u.old, p):
 		w.publish()
-		w.wake()
+		if !u.decides || u.sooner {
+			w.wake()
+		}
 	case podutil.IsTerminal(u.old.Status.Phase) != podutil.IsTerminal(p.Status.Phase):
 		w.publish() // which of its containers have run is known now
 	}
 	w.deps.Statuses.UpdateFromAPI(p)
+}
+
+// granted gives the worker what is granted to its pod now, or how its resize fares.
+func (w *worker) granted() {
+	if w.inbox.regrant() {
+		w.publish()
+	}
+	w.wake()
 }
 
 // remove notifies the worker that its pod's object is gone.
@@ -259,6 +272,7 @@ func (w *worker) step(ctx context.Context, p *v1.Pod, removed bool) (again time.
 		}
 		if w.restarts() {
 			w.deps.Admission.Forget(w.uid) // it is admitted again
+			w.deps.Allocation.Forget(w.uid)
 			w.deps.Log.Info("pod is restarted: its source removed it and wants it again", logkey.Pod, podName(p),
 				logkey.PodUID, w.uid)
 			return 0, true, nil
@@ -281,7 +295,7 @@ func (w *worker) traced(ctx context.Context, p *v1.Pod, name string, do func(con
 
 // publish puts the pod's newest version on the bus for the other services.
 func (w *worker) publish() {
-	w.inbox.publish(func(p *v1.Pod, ends bool) { w.deps.Reporter.Pod(p, w.source, ends) })
+	w.inbox.publish(func(p, desired *v1.Pod, ends bool) { w.deps.Reporter.Pod(p, desired, w.source, ends) })
 }
 
 // hasReported reports whether the pod's state was reported since podsync started. A pod that is gone has nothing to
@@ -303,6 +317,7 @@ func (w *worker) forget() {
 	w.deps.Statuses.Forget(w.uid)
 	w.deps.Reporter.Forget(w.uid)
 	w.deps.Admission.Forget(w.uid)
+	w.deps.Allocation.Forget(w.uid)
 	w.standing.noteForgotten()
 	w.onForgotten()
 }
@@ -329,6 +344,13 @@ func onlyStatusChanged(old, p *v1.Pod) bool {
 	return old.Generation == p.Generation && old.Generation != 0 &&
 		(old.DeletionTimestamp == nil) == (p.DeletionTimestamp == nil) &&
 		equalMaps(old.Labels, p.Labels) && equalMaps(old.Annotations, p.Annotations)
+}
+
+// onlyResourcesChanged reports whether nothing but its resources differs that a sync looks at.
+func onlyResourcesChanged(old, p *v1.Pod) bool {
+	return (old.DeletionTimestamp == nil) == (p.DeletionTimestamp == nil) && equalMaps(old.Labels, p.Labels) &&
+		equalMaps(old.Annotations, p.Annotations) && !gatesChanged(old, p) &&
+		equality.Semantic.DeepEqual(pod.ResourcesOf(old).Of(p).Spec, old.Spec)
 }
 
 func podName(p *v1.Pod) string { return p.Namespace + "/" + p.Name }

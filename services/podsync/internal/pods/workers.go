@@ -44,6 +44,14 @@ func (s *Workers) Wake(uid types.UID, reason string) {
 	}
 }
 
+// Granted makes the worker of a pod take what is granted to it now, or report how its resize fares, at once.
+func (s *Workers) Granted(uid types.UID) {
+	if w := s.worker(uid); w != nil {
+		s.metrics.Wakes.WithLabelValues("resize").Inc()
+		w.granted()
+	}
+}
+
 // Refresh makes a pod's worker sync again and bring the pod's volumes up to date.
 func (s *Workers) Refresh(uid types.UID, reason string) {
 	if w := s.worker(uid); w != nil {

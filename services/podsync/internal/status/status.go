@@ -141,10 +141,11 @@ type PodReporter struct {
 	traces  *trace.Traces
 }
 
-// Pod reports a pod that has a worker.
-func (o *PodReporter) Pod(api *v1.Pod, from podsyncv1.PodSource, terminating bool) {
+// Pod reports a pod that has a worker, with the resources that are granted. desired is the pod with those that it asks
+// for.
+func (o *PodReporter) Pod(api, desired *v1.Pod, from podsyncv1.PodSource, terminating bool) {
 	o.gateway.SetPod(api)
-	o.bus.Pod(api, from, terminating)
+	o.bus.Pod(api, desired, from, terminating)
 	o.prober.Set(api)
 }
 

@@ -60,7 +60,7 @@ func TestTheGatewayKnowsFirst(t *testing.T) {
 	d, bus := newDiary()
 	o := &PodReporter{gateway: d.gateway, bus: bus, prober: prober{d}}
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c"}}}}
-	o.Pod(p, podsyncv1.PodSource_POD_SOURCE_API, false)
+	o.Pod(p, p, podsyncv1.PodSource_POD_SOURCE_API, false)
 	o.synced()
 	o.Status("u", &pod.State{Containers: []pod.Container{{ID: "id", Name: "c"}}}, &v1.PodStatus{})
 	if d.gateway.Complete() {

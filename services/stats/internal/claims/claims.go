@@ -41,7 +41,7 @@ type Client interface {
 		opts ...grpc.CallOption) (*podsyncv1.GetVolumeStatsResponse, error)
 }
 
-var _ Client = (podsyncv1.PodsyncServiceClient)(nil)
+var _ Client = (podsyncv1.VolumeStatsServiceClient)(nil)
 
 // Options of Claims. All fields are required.
 type Options struct {

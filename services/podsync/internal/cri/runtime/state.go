@@ -28,11 +28,12 @@ type known struct {
 type podFacts struct {
 	sandboxes  map[string]pod.Sandbox
 	containers map[string]pod.Container
+	// updated is when the resources of containers were changed.
+	updated map[string]time.Time
 }
 
 // container returns what is known of a container that was listed in this state, if that
-// cannot have changed: how it ended, and while it runs all of it, since nothing here
-// changes the resources of a container that runs.
+// cannot have changed: how it ended, and while it runs all of it until UpdateContainer changes it.
 func (f podFacts) container(id string, state runtimeapi.ContainerState) (c pod.Container, final, ok bool) {
 	c, ok = f.containers[id]
 	final = c.State == runtimeapi.ContainerState_CONTAINER_EXITED
@@ -55,13 +56,21 @@ func (k *known) learn(s *pod.State, final map[string]bool) {
 	for _, sb := range s.Sandboxes {
 		f.sandboxes[sb.ID] = sb
 	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var updated map[string]time.Time
+	if before := k.pods[s.UID]; before != nil {
+		updated = before.updated
+	}
 	for _, c := range s.Containers {
-		if final[c.ID] || c.Running() {
+		at, wasUpdated := updated[c.ID]
+		if wasUpdated {
+			f.noteUpdated(c.ID, at)
+		}
+		if final[c.ID] || c.Running() && !(wasUpdated && !s.Read.After(at)) {
 			f.containers[c.ID] = c
 		}
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
 	if len(s.Sandboxes)+len(s.Containers) == 0 {
 		delete(k.pods, s.UID)
 		return
@@ -70,6 +79,13 @@ func (k *known) learn(s *pod.State, final map[string]bool) {
 		k.pods = map[types.UID]*podFacts{}
 	}
 	k.pods[s.UID] = f
+}
+
+func (f *podFacts) noteUpdated(id string, at time.Time) {
+	if f.updated == nil {
+		f.updated = map[string]time.Time{}
+	}
+	f.updated[id] = at
 }
 
 // keep forgets every pod that is not in states.

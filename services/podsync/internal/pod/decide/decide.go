@@ -143,6 +143,7 @@ func replaceSandbox(in Input, attempt uint32, message string) Actions {
 			r.start(&p.Spec.Containers[i], i, false)
 		}
 	}
+	r.resize()
 	r.removeSuperseded()
 	return r.actions
 }
@@ -166,6 +167,7 @@ func keepRunning(in Input) Actions {
 	case initFailed:
 		return stopFor(in, StopInitFailed, "an init container failed and is not to be restarted")
 	case initPending:
+		r.resize()
 		r.removeSuperseded()
 		return r.actions
 	case initDone:
@@ -191,6 +193,7 @@ func keepRunning(in Input) Actions {
 		// Sidecars must not keep a pod alive that has done its work.
 		return stopFor(in, StopCompleted, "no container runs or is to be started again")
 	}
+	r.resize()
 	r.removeSuperseded()
 	return r.actions
 }
@@ -225,6 +228,9 @@ func (r *round) keepOrKill(spec *v1.Container, index int, c *pod.Container) {
 	case r.in.Startup[c.ID] == Failure:
 		reason = KillStartupProbe
 		message = fmt.Sprintf("Container %s failed startup probe", spec.Name)
+	case r.resizeRestarts(spec, c):
+		r.restart(spec, index, false, c, KillResize, resizeMessage(spec.Name))
+		return
 	default:
 		return
 	}

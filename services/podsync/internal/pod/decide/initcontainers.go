@@ -132,7 +132,7 @@ func (r *round) sidecar(spec *v1.Container, index int) (started bool) {
 		case Unknown:
 			return false
 		case Failure:
-			r.restartSidecar(spec, index, c, KillStartupProbe,
+			r.restart(spec, index, true, c, KillStartupProbe,
 				fmt.Sprintf("Init container %s failed startup probe", spec.Name))
 			return false
 		case Success:
@@ -140,19 +140,22 @@ func (r *round) sidecar(spec *v1.Container, index int) (started bool) {
 	}
 	switch {
 	case r.changed(spec, c):
-		r.restartSidecar(spec, index, c, "", fmt.Sprintf("Init container %s definition changed", spec.Name))
+		r.restart(spec, index, true, c, "", fmt.Sprintf("Init container %s definition changed", spec.Name))
 	case r.in.Liveness[c.ID] == Failure:
-		r.restartSidecar(spec, index, c, KillLivenessProbe,
+		r.restart(spec, index, true, c, KillLivenessProbe,
 			fmt.Sprintf("Init container %s failed liveness probe", spec.Name))
+	case r.resizeRestarts(spec, c):
+		r.restart(spec, index, true, c, KillResize, resizeMessage(spec.Name))
 	}
 	return true
 }
 
-func (r *round) restartSidecar(spec *v1.Container, index int, c *pod.Container, reason KillReason, message string) {
+// restart stops a container that runs and starts it again.
+func (r *round) restart(spec *v1.Container, index int, init bool, c *pod.Container, reason KillReason, message string) {
 	kill := newKill(r.in, c, reason, message)
 	kill.Restart = true
 	r.actions.Kill = append(r.actions.Kill, kill)
-	r.start(spec, index, true)
+	r.start(spec, index, init)
 }
 
 // active returns the newest instance of a container in the present sandbox, or nil.

@@ -53,6 +53,8 @@ type Input struct {
 	Hash func(*v1.Container) uint64
 	// KeepDead is how many dead instances of each container stay; at least 1 does.
 	KeepDead int
+	// Resizing is what the pod has; nil if the granted resources, which the pod has, are in force.
+	Resizing *Resizing
 
 	// allAgain: all containers start again, and reported ends do not count any more.
 	allAgain bool
@@ -78,6 +80,12 @@ type Actions struct {
 	Remove []string
 	// Reset names containers that count no more either, and whose logs stay: the pod begins again in its sandbox.
 	Reset []string
+	// Resize is what gives the pod and its containers, without a restart, what was granted. It does not hold up the rest.
+	Resize []ResizeStep
+	// ResizeRefused is why memory cannot shrink now.
+	ResizeRefused string
+	// Resized: what was granted is in force, or will be when the containers of Start have started.
+	Resized bool
 	// Sandbox is to be created; nil if the one named by SandboxID is to be used.
 	Sandbox *Sandbox
 	// SandboxID is the ready sandbox that the containers of Start belong to.
@@ -119,7 +127,7 @@ type StopPod struct {
 	Sandboxes []string
 }
 
-// KillReason names the probe or state that ends a container; empty when a changed
+// KillReason names the probe, resize or state that ends a container; empty when a changed
 // definition or the pod's end does.
 type KillReason string
 
@@ -128,6 +136,8 @@ const (
 	KillLivenessProbe KillReason = "LivenessProbe"
 	// KillStartupProbe is for a container whose startup probe failed.
 	KillStartupProbe KillReason = "StartupProbe"
+	// KillResize is for a container that has to restart to get what was granted.
+	KillResize KillReason = "Resize"
 	// KillUnknown is for a container whose state the runtime does not know.
 	KillUnknown KillReason = "Unknown"
 )

@@ -41,6 +41,9 @@ func (g *generator) conditions(s *v1.PodStatus) {
 			s.Conditions = append(s.Conditions, c)
 		}
 	}
+	if !g.in.Terminal && !podutil.IsTerminal(s.Phase) {
+		s.Conditions = append(s.Conditions, g.in.Resize...)
+	}
 	if c := podutil.Condition(g.old.Conditions, v1.DisruptionTarget); c != nil {
 		podutil.SetCondition(s, *c)
 	}

@@ -122,7 +122,7 @@ func (g *generator) seen(spec *v1.Container, c *pod.Container, old *v1.Container
 		ContainerID:  g.containerID(c),
 		VolumeMounts: g.volumeMounts(spec),
 		User:         user(c),
-		Resources:    resources(spec, c),
+		Resources:    g.resources(spec, c),
 		StopSignal:   g.stopSignal(c),
 	}
 	s.AllocatedResources = spec.Resources.DeepCopy().Requests

@@ -52,6 +52,14 @@ type Inputs struct {
 	StopSignals bool
 	// RecursiveReadOnly: the pod's runtime handler can mount recursively read-only (KEP-3857).
 	RecursiveReadOnly bool
+	// Actuated are the resources that the pod was given last, with the limits of the pod as a whole where a container has
+	// none; nil if that is not known. The pod of a status has those that are granted (KEP-1287).
+	Actuated *pod.Resources
+	// Resize are the conditions that say how a resize of the pod fares.
+	Resize []v1.PodCondition
+	// WithoutPodResources: the feature gate InPlacePodLevelResourcesVerticalScaling is off, and the status has no
+	// resources of the pod as a whole.
+	WithoutPodResources bool
 	// QOS is the pod's class; empty stands for the one that the API gave it, or else the one that its resources make.
 	QOS v1.PodQOSClass
 }
@@ -139,14 +147,9 @@ func (g *generator) base() v1.PodStatus {
 	if s.StartTime.IsZero() {
 		s.StartTime = &metav1.Time{Time: g.in.Now}
 	}
-	options := resourcehelper.PodResourcesOptions{}
-	s.AllocatedResources = resourcehelper.PodRequests(g.pod, options)
-	s.Resources = &v1.ResourceRequirements{
-		Requests: resourcehelper.PodRequests(g.pod, options),
-		Limits:   resourcehelper.PodLimits(g.pod, options),
-	}
-	if g.pod.Spec.Resources != nil {
-		s.Resources.Claims = slices.Clone(g.pod.Spec.Resources.Claims)
+	if !g.in.WithoutPodResources {
+		s.AllocatedResources = resourcehelper.PodRequests(g.pod, resourcehelper.PodResourcesOptions{})
+		s.Resources = g.podResources()
 	}
 	g.addresses(&s)
 	return s

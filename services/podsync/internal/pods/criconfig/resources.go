@@ -87,15 +87,26 @@ func limitSwap(r *runtimeapi.LinuxContainerResources, p *v1.Pod, c *v1.Container
 		return
 	}
 	var swap int64
-	request, limit := c.Resources.Requests.Memory(), c.Resources.Limits.Memory()
-	if n.SwapBehavior == LimitedSwap && !podutil.IsCritical(p) && podutil.QOSClass(p) == v1.PodQOSBurstable &&
-		!request.IsZero() && request.Cmp(*limit) != 0 && n.MemoryCapacity > 0 && request.Value() <= n.MemoryCapacity {
+	request := c.Resources.Requests.Memory()
+	if n.swaps(p, c) && n.MemoryCapacity > 0 && request.Value() <= n.MemoryCapacity {
 		swap = int64(float64(request.Value()) / float64(n.MemoryCapacity) * float64(n.SwapCapacity))
 	}
 	if r.Unified == nil {
 		r.Unified = map[string]string{}
 	}
 	r.Unified["memory.swap.max"] = strconv.FormatInt(swap, 10)
+}
+
+// swaps reports whether a container gets a share of swap.
+func (n *Node) swaps(p *v1.Pod, c *v1.Container) bool {
+	request, limit := c.Resources.Requests.Memory(), c.Resources.Limits.Memory()
+	return n.Unified && n.SwapController && n.SwapBehavior == LimitedSwap && !podutil.IsCritical(p) &&
+		podutil.QOSClass(p) == v1.PodQOSBurstable && !request.IsZero() && request.Cmp(*limit) != 0
+}
+
+// Swaps reports whether a container gets a share of swap, which its memory request decides.
+func (b *Builder) Swaps(p *v1.Pod, c *v1.Container) bool {
+	return b.Node.SwapCapacity > 0 && b.Node.swaps(p, c)
 }
 
 // memoryQoS sets cgroup v2's protection of requests and its throttle below the limit (KEP-2570).

@@ -14,7 +14,7 @@ import (
 )
 
 // CheckPod implements podsyncv1.ExplainServiceServer.
-func (s *server) CheckPod(ctx context.Context, r *podsyncv1.CheckPodRequest) (*podsyncv1.CheckPodResponse, error) {
+func (s *Server) CheckPod(ctx context.Context, r *podsyncv1.CheckPodRequest) (*podsyncv1.CheckPodResponse, error) {
 	if len(r.GetManifest()) == 0 {
 		return nil, status.Error(codes.InvalidArgument, "the manifest is empty: give one of a Pod")
 	}

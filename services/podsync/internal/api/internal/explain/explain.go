@@ -10,15 +10,14 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
-	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
+	"github.com/microlet/microlet/services/podsync/internal/allocation"
 	"github.com/microlet/microlet/services/podsync/internal/pods"
 	"github.com/microlet/microlet/services/podsync/internal/probes/results"
 	"github.com/microlet/microlet/services/podsync/internal/sources"
@@ -45,6 +44,11 @@ type Probes interface {
 	Of(uid types.UID) results.Results
 }
 
+// Allocation knows which resources pods have; see allocation.Allocation.
+type Allocation interface {
+	Explain(uid types.UID) (allocation.Explanation, bool)
+}
+
 // Pulls know which pulls have to wait; see images.Puller.
 type Pulls interface {
 	BackOff(uid types.UID, image string) (until time.Time, lastError string, ok bool)
@@ -67,32 +71,21 @@ type Deps struct {
 	Statuses   Statuses
 	Probes     Probes
 	Pulls      Pulls
+	Allocation Allocation
 	Judge      Judge
 }
 
-// Registrar is where the service is served; see service.Service.
-type Registrar interface {
-	Allow(method string, roles ...role.Role)
-}
-
-// Register has s answer root.
-func Register(s grpc.ServiceRegistrar, allow Registrar, d Deps) {
-	podsyncv1.RegisterExplainServiceServer(s, &server{d: d})
-	for _, method := range []string{
-		podsyncv1.ExplainService_ListPods_FullMethodName, podsyncv1.ExplainService_ExplainPod_FullMethodName,
-		podsyncv1.ExplainService_CheckPod_FullMethodName,
-	} {
-		allow.Allow(method, role.Up)
-	}
-}
-
-type server struct {
+// Server is ExplainService.
+type Server struct {
 	podsyncv1.UnimplementedExplainServiceServer
 	d Deps
 }
 
+// New returns the service.
+func New(d Deps) *Server { return &Server{d: d} }
+
 // standings are those of all pods, by namespace and name.
-func (s *server) standings(ctx context.Context) ([]pods.Standing, error) {
+func (s *Server) standings(ctx context.Context) ([]pods.Standing, error) {
 	held, err := s.d.Dispatcher.Held(ctx)
 	if err != nil {
 		return nil, status.Errorf(codes.Unavailable, "podsync's dispatcher hangs: %v", err)
@@ -106,7 +99,7 @@ func (s *server) standings(ctx context.Context) ([]pods.Standing, error) {
 }
 
 // ListPods implements podsyncv1.ExplainServiceServer.
-func (s *server) ListPods(ctx context.Context, _ *podsyncv1.ListPodsRequest) (*podsyncv1.ListPodsResponse, error) {
+func (s *Server) ListPods(ctx context.Context, _ *podsyncv1.ListPodsRequest) (*podsyncv1.ListPodsResponse, error) {
 	all, err := s.standings(ctx)
 	if err != nil {
 		return nil, err
@@ -124,7 +117,7 @@ func (s *server) ListPods(ctx context.Context, _ *podsyncv1.ListPodsRequest) (*p
 }
 
 // ExplainPod implements podsyncv1.ExplainServiceServer.
-func (s *server) ExplainPod(ctx context.Context,
+func (s *Server) ExplainPod(ctx context.Context,
 	r *podsyncv1.ExplainPodRequest) (*podsyncv1.ExplainPodResponse, error) {
 	if r.GetName() == "" {
 		return nil, status.Error(codes.InvalidArgument, "name is empty: give the pod's name or UID")
@@ -151,7 +144,7 @@ func (s *server) ExplainPod(ctx context.Context,
 }
 
 // notFound says what may be the reason that podsync does not know a pod.
-func (s *server) notFound(namespace, name string, all []pods.Standing) error {
+func (s *Server) notFound(namespace, name string, all []pods.Standing) error {
 	var elsewhere, unsynced []string
 	for i := range all {
 		if p := all[i].Pod; p.Name == name || p.Name == name+"-"+strings.ToLower(s.d.NodeName) {

@@ -14,6 +14,7 @@ import (
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
+	"github.com/microlet/microlet/services/podsync/internal/allocation"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 	"github.com/microlet/microlet/services/podsync/internal/pods"
@@ -30,6 +31,12 @@ type node struct {
 	results         results.Results
 	backOff         map[string]time.Time
 	judged          admission.Result
+	resources       map[types.UID]allocation.Explanation
+}
+
+func (n *node) Explain(uid types.UID) (e allocation.Explanation, known bool) {
+	e, known = n.resources[uid]
+	return
 }
 
 func (n *node) Standings() []pods.Standing                          { return n.standings }
@@ -46,10 +53,10 @@ func (n *node) BackOff(_ types.UID, i string) (time.Time, string, bool) {
 	return until, "no such host", ok
 }
 
-func (n *node) server() *server {
-	return &server{d: Deps{
+func (n *node) server() *Server {
+	return &Server{d: Deps{
 		NodeName: "node", Sources: []podsyncv1.PodSource{api, podsyncv1.PodSource_POD_SOURCE_FILE}, Workers: n,
-		Dispatcher: n, Statuses: n, Probes: n, Pulls: n, Judge: n,
+		Dispatcher: n, Statuses: n, Probes: n, Pulls: n, Judge: n, Allocation: n,
 	}}
 }
 

@@ -17,7 +17,7 @@ import (
 )
 
 // explain puts together all that is known of a pod.
-func (s *server) explain(w *pods.Standing) (*podsyncv1.PodExplanation, error) {
+func (s *Server) explain(w *pods.Standing) (*podsyncv1.PodExplanation, error) {
 	p := w.Pod
 	e := &podsyncv1.PodExplanation{
 		Namespace: p.Namespace, Name: p.Name, Uid: string(p.UID), Source: w.Source, Phase: w.Phase,
@@ -26,6 +26,7 @@ func (s *server) explain(w *pods.Standing) (*podsyncv1.PodExplanation, error) {
 			Began: timestamp(w.Began), Next: timestamp(w.Next), FailedStep: w.FailedStep, Error: w.Error,
 			Failures: int32(w.Failures),
 		},
+		Resize: s.resize(w),
 	}
 	if last, ok := s.d.Statuses.Last(p.UID); ok {
 		var err error
@@ -95,7 +96,7 @@ func volumes(w *pods.Standing) []*podsyncv1.VolumeState {
 }
 
 // container says what the status of a container does not.
-func (s *server) container(w *pods.Standing, c *v1.Container,
+func (s *Server) container(w *pods.Standing, c *v1.Container,
 	kind podsyncv1.ContainerExplanation_Type) *podsyncv1.ContainerExplanation {
 	e := &podsyncv1.ContainerExplanation{Name: c.Name, Type: kind, Image: c.Image, Probes: s.probes(w, c)}
 	if p, pulling := w.Pulling[c.Name]; pulling {
@@ -113,7 +114,7 @@ func (s *server) container(w *pods.Standing, c *v1.Container,
 }
 
 // probes are those of a container, with their results for the instance that is the newest.
-func (s *server) probes(w *pods.Standing, c *v1.Container) []*podsyncv1.ProbeState {
+func (s *Server) probes(w *pods.Standing, c *v1.Container) []*podsyncv1.ProbeState {
 	id := ""
 	if w.State != nil {
 		if newest := w.State.Latest(c.Name); newest != nil {

@@ -12,7 +12,7 @@ import (
 )
 
 // summary is the row of a pod.
-func (s *server) summary(w *pods.Standing) *podsyncv1.PodSummary {
+func (s *Server) summary(w *pods.Standing) *podsyncv1.PodSummary {
 	p := w.Pod
 	row := &podsyncv1.PodSummary{
 		Namespace: p.Namespace, Name: p.Name, Uid: string(p.UID), Source: w.Source, Status: string(v1.PodPending),

@@ -44,14 +44,36 @@ func New(pods, statuses, node Writer, traces *trace.Traces, log *slog.Logger) *P
 	return &Publisher{pods: pods, statuses: statuses, node: node, traces: traces, log: log}
 }
 
-// Pod publishes a pod that a source wants.
-func (p *Publisher) Pod(api *v1.Pod, source podsyncv1.PodSource, terminating bool) {
-	body, err := api.Marshal()
-	if err != nil {
+// Pod publishes a pod that a source wants, with the resources that are granted. desired is the pod with those that it
+// asks for.
+func (p *Publisher) Pod(api, desired *v1.Pod, source podsyncv1.PodSource, terminating bool) {
+	m := &podsyncv1.Pod{Source: source, Terminating: terminating}
+	var err error
+	if m.Pod, err = api.Marshal(); err != nil {
 		p.log.Error("pod not published", logkey.PodUID, api.UID, logkey.Err, fmt.Errorf("marshal: %w", err))
 		return
 	}
-	p.pods.Put(subject.PodKey(string(api.UID)), &podsyncv1.Pod{Pod: body, Source: source, Terminating: terminating})
+	if asked := pod.ResourcesOf(desired); !asked.Equal(pod.ResourcesOf(api)) {
+		spec := resourcesAlone(&desired.Spec)
+		if m.Desired, err = spec.Marshal(); err != nil {
+			p.log.Error("the resources that a pod asks for are not published", logkey.PodUID, api.UID,
+				logkey.Err, fmt.Errorf("marshal: %w", err))
+		}
+	}
+	p.pods.Put(subject.PodKey(string(api.UID)), m)
+}
+
+// resourcesAlone is a spec with nothing but resources and the names of containers.
+func resourcesAlone(spec *v1.PodSpec) *v1.PodSpec {
+	alone := func(containers []v1.Container) (list []v1.Container) {
+		for i := range containers {
+			list = append(list, v1.Container{Name: containers[i].Name, Resources: containers[i].Resources})
+		}
+		return list
+	}
+	return &v1.PodSpec{
+		Resources: spec.Resources, InitContainers: alone(spec.InitContainers), Containers: alone(spec.Containers),
+	}
 }
 
 // maxEnded is how large the status of a pod may be that is put whole when it has ended: as many pods as the API server

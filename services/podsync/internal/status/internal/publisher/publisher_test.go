@@ -7,8 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -40,11 +42,33 @@ func TestReadersGetThePodAndTheNewestIncarnation(t *testing.T) {
 	pods, statuses, node := newBucket(), newBucket(), newBucket()
 	p := New(pods, statuses, node, nil, slog.New(slog.DiscardHandler))
 	api := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "u1"}}
-	p.Pod(api, podsyncv1.PodSource_POD_SOURCE_API, true)
+	p.Pod(api, api, podsyncv1.PodSource_POD_SOURCE_API, true)
 	reported := pods.values["u1"].(*podsyncv1.Pod)
 	var read v1.Pod
 	if err := read.Unmarshal(reported.GetPod()); err != nil || read.Name != "a" || !reported.GetTerminating() {
 		t.Fatalf("%+v, %v", reported, err)
+	}
+
+	cpu := v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}}
+	desired := &v1.Pod{Spec: v1.PodSpec{
+		Resources:      &cpu,
+		InitContainers: []v1.Container{{Name: "i", Image: "image:1", Resources: cpu}},
+		Containers:     []v1.Container{{Name: "c", Image: "image:1", Resources: cpu}},
+	}}
+	p.Pod(api, desired, podsyncv1.PodSource_POD_SOURCE_API, true)
+	var asked v1.PodSpec
+	if err := asked.Unmarshal(pods.values["u1"].(*podsyncv1.Pod).GetDesired()); err != nil {
+		t.Fatal(err)
+	}
+	if len(reported.GetDesired()) > 0 {
+		t.Errorf("a pod that has what it asks for asks for %x", reported.GetDesired())
+	}
+	if diff := cmp.Diff(v1.PodSpec{
+		Resources:      &cpu,
+		InitContainers: []v1.Container{{Name: "i", Resources: cpu}},
+		Containers:     []v1.Container{{Name: "c", Resources: cpu}},
+	}, asked); diff != "" {
+		t.Errorf("what it asks for:\n%s", diff)
 	}
 
 	started := time.Unix(1_700_000_000, 0)
