@@ -205,7 +205,7 @@ func (c *Config) QOSReserved() *int64 {
 }
 
 // DeclaredFeatures are the features that this node has, of those that nodes declare one by one (KEP-5328), by the names
-// of their gates and in the order of these. podsync admits by them, and nodestatus reports them to the scheduler and the
+// of their gates and in the order of these. podsync admits by them. nodestatus reports them, for the scheduler and the
 // API server.
 func (c *Config) DeclaredFeatures() []string {
 	var declared []string

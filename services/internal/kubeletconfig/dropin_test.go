@@ -68,8 +68,8 @@ func TestNoDropInCorrectsAKind(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "config.yaml")
 		write(t, path, text)
 		c, wrong := inspectOn(t, machine(t, ""), "--config="+path)
-		if d, err := SuggestDropIn(c, wrong); err != nil || len(d.ByHand) == 0 || strings.Contains(string(d.YAML), "kind: n") ||
-			len(d.Losses) > len(Flatten(wrong))-1 {
+		d, err := SuggestDropIn(c, wrong)
+		if err != nil || len(d.ByHand) == 0 || strings.Contains(string(d.YAML), "kind: n") || len(d.Losses) > len(Flatten(wrong))-1 {
 			t.Errorf("%s%+v, %v, of %v", text, d, err, wrong)
 		}
 	}
@@ -85,11 +85,12 @@ func TestALossNamesWhatWasGiven(t *testing.T) {
 }
 
 func TestOnce(t *testing.T) {
-	problem := Problem{Field: "evictionHard.imagefs.avail", Value: "5%", Detail: "it is no signal", Remedy: "write another"}
+	problem := Problem{Field: "evictionHard.imagefs.avail", Value: "5%", Detail: "it is none", Remedy: "write another"}
 	again := errors.New(`evictionHard.imagefs.avail: "imagefs.avail" is none`)
 	other := errors.New("evictionHard.imagefs.available: it is twice")
-	if got := Flatten(Once(errors.Join(again, problem, other))); len(got) != 2 || got[0] != error(problem) || got[1] != other {
-		t.Errorf("%v", got)
+	want := errors.Join(problem, other).Error()
+	if got := Once(errors.Join(again, problem, other)); got == nil || got.Error() != want {
+		t.Errorf("%v, want %s", got, want)
 	}
 	if err := Once(nil); err != nil {
 		t.Error(err)

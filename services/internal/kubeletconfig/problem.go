@@ -94,8 +94,8 @@ func Flatten(err error) []error {
 	return all
 }
 
-// Once joins the errors in err without those that a Problem says already: a service that reads the configuration refuses
-// the same field, with the field's name first.
+// Once joins the errors in err without those that a Problem says already: a service that reads the configuration
+// refuses the same field, with the field's name first.
 func Once(err error) error {
 	all := Flatten(err)
 	var fields []string

@@ -73,8 +73,8 @@ func (p provenance) mergeAt(prefix string, object map[string]any, t reflect.Type
 	}
 }
 
-// takeZerosBack notes where the default holds because the file says 0, as kubeadm's says of many durations: the API does
-// not tell such a 0 from a field that is left out. given is what the file sets, effective what it comes to.
+// takeZerosBack notes where the default holds because the file says 0, as kubeadm's says of many durations: the API
+// does not distinguish such a 0 from a field that is left out. given is what the file sets, effective what it comes to.
 func (p provenance) takeZerosBack(given, effective map[string]any, source string) {
 	for path, from := range p {
 		zero := at(given, path)

@@ -31,8 +31,9 @@ func newCheckOf(kubelet *nodecheck.Kubelet) *cobra.Command {
 		Short: "Check the configuration and this machine before \"microlet up\"",
 		Long: `Check the configuration and this machine before "microlet up". It takes the same flags, those of the kubelet
 among them. Without a configuration and a kubeconfig, it takes the command line of the kubelet that runs here, if one
-does. It starts and changes nothing. It looks at all settings, the credentials and their end, the API server, the pods of
-this node, the runtime, cgroups, reservations, the network plugin, ports, users, sysctls, kernel modules, swap and disks.
+does. It starts and changes nothing. It looks at all settings, the credentials and their end, the API server, the pods
+of this node, the runtime, cgroups, reservations, the network plugin, ports, users, sysctls, kernel modules, swap and
+disks.
 It exits with 1 if anything would keep the agent or its pods from running, and with 0 if there are only warnings.`,
 		Example: "  microlet check --config=/var/lib/kubelet/config.yaml --kubeconfig=/etc/kubernetes/kubelet.conf\n" +
 			"  microlet check --config=/var/lib/kubelet/config.yaml --print-config\n" +
@@ -69,7 +70,7 @@ type checkOptions struct {
 // likeKubelet is the value of --like.
 const likeKubelet = "kubelet"
 
-// ofKubelet are flags with which check is told what to check.
+// ofKubelet are flags that name what to check.
 var ofKubelet = []string{"config", "config-dir", "kubeconfig", "bootstrap-kubeconfig"}
 
 func (c *checkOptions) run(cmd *cobra.Command, flagFaults error) error {
@@ -80,8 +81,8 @@ func (c *checkOptions) run(cmd *cobra.Command, flagFaults error) error {
 		return errors.Join(flagFaults, fmt.Errorf("like is %q: use %q, or leave it out", c.like, likeKubelet))
 	}
 	host := c.flags.host(cmd.Context())
-	told := slices.ContainsFunc(ofKubelet, cmd.Flags().Changed)
-	if c.kubelet == nil && (c.like != "" || !told) {
+	named := slices.ContainsFunc(ofKubelet, cmd.Flags().Changed)
+	if c.kubelet == nil && (c.like != "" || !named) {
 		kubelet := nodecheck.FindKubelet(host.Root, host.Own)
 		if kubelet != nil {
 			return runAgain(cmd, kubelet)

@@ -135,8 +135,8 @@ func TestEachFaultOnce(t *testing.T) {
 			t.Errorf("%s is in %d findings:\n%s", fault, said, out)
 		}
 	}
-	out, _ := execute(t, "check", "--config="+kubeletConfig(t, ""), "--runtime-dir="+t.TempDir(), "--kubeconfig=/nonexistent",
-		"--image-credential-provider-config=/nonexistent")
+	out, _ := execute(t, "check", "--config="+kubeletConfig(t, ""), "--runtime-dir="+t.TempDir(),
+		"--kubeconfig=/nonexistent", "--image-credential-provider-config=/nonexistent")
 	for _, once := range []string{"failed   configuration  --kubeconfig", "credential-provider-config=/nonexistent"} {
 		if strings.Count(out, once) != 1 || strings.Contains(out, "kubeconfig  /nonexistent") {
 			t.Errorf("%q is said %d times:\n%s", once, strings.Count(out, once), out)

@@ -152,8 +152,9 @@ func TestExplainFile(t *testing.T) {
 		{"an invalid pod without podsync", "kind: Pod\napiVersion: v1\nmetadata: {name: a}\n",
 			[]string{"--runtime-dir=" + away}, "  invalid: spec.containers: Required value", true},
 		{"invalid and not supported", goodPod + "---\n" + gpuPod("gpu", "edge", `, ports: [{containerPort: -1}]`),
-			[]string{"--runtime-dir=" + away}, "  invalid: spec.containers[0].ports[0].containerPort: Invalid value: -1: must be " +
-				"between 1 and 65535, inclusive\n  not supported: spec.containers[0].resources.limits[nvidia.com/gpu]: device plugins", true},
+			[]string{"--runtime-dir=" + away}, "  invalid: spec.containers[0].ports[0].containerPort: Invalid value: -1: " +
+				"must be between 1 and 65535, inclusive\n  not supported: " +
+				"spec.containers[0].resources.limits[nvidia.com/gpu]: device plugins", true},
 		{"an object without pods", goodPod + "---\n" + serviceObject, []string{"--runtime-dir=" + away},
 			"Pod web: this node would run it\n1 other object has no pod: Service web\n", false},
 		{"several files", goodPod, []string{second, "--runtime-dir=" + away},

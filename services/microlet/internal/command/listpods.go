@@ -27,7 +27,7 @@ func newPods() *cobra.Command {
 	}
 	addRuntimeDir(cmd, &cfg)
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", namespace, "the pods' namespace; all of them if empty")
-	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", everywhere, "the pods of all namespaces, as without --namespace")
+	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", everywhere, "the pods of all namespaces: the default")
 	cmd.Flags().BoolVarP(&again, "watch", "w", again, "show them again every 2 s, until it is interrupted")
 	addOutput(cmd, &output, outputTable, outputName)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

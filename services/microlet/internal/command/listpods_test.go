@@ -40,7 +40,8 @@ There may be more pods: api has not delivered its list yet.
 	for output, want := range map[string]string{
 		"name": "default/web\nshop/db-n\n", "yaml": "pods:\n- containers: 2\n  name: web\n",
 	} {
-		if out, err := execute(t, "pods", "-A", "-o", output, "--runtime-dir="+dir); err != nil || !strings.HasPrefix(out, want) {
+		out, err := execute(t, "pods", "-A", "-o", output, "--runtime-dir="+dir)
+		if err != nil || !strings.HasPrefix(out, want) {
 			t.Errorf("-o %s: %v\n%s", output, err, out)
 		}
 	}

@@ -48,8 +48,9 @@ func newStatus() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status [SERVICE...]",
 		Short: "Show the node's services: state, pid, uptime, restarts, memory, heartbeat",
-		Long: "Show the node's services, or those named: state, pid, uptime, restarts, memory, heartbeat. Only root may ask.\n" +
-			"It ends with 0 if \"microlet up\" answers, whatever the services do, and with 1 if it does not.\n" +
+		Long: "Show the node's services, or those named: state, pid, uptime, restarts, memory, heartbeat.\n" +
+			"Only root may ask. It ends with 0 if \"microlet up\" answers, whatever the services do, and with 1 if\n" +
+			"it does not.\n" +
 			"Where units start the services, it shows them as external, by their heartbeats.\n" +
 			"With --exit-code it ends with 3 if a service is not ready; external ones are ready while their\n" +
 			"heartbeats come. With --wait it does so only after --timeout.",
@@ -61,7 +62,8 @@ func newStatus() *cobra.Command {
 		`"table", "wide" with versions and command lines, "json" or "yaml"`)
 	cmd.Flags().BoolVarP(&o.watch, "watch", "w", o.watch, "show it again every 2 s, until it is interrupted")
 	cmd.Flags().BoolVar(&o.exitCode, "exit-code", o.exitCode, "end with 3 if a service is not ready")
-	cmd.Flags().BoolVar(&o.wait, "wait", o.wait, "wait until all services are ready, and end with 3 if they do not become so")
+	cmd.Flags().BoolVar(&o.wait, "wait", o.wait,
+		"wait until the services are ready, and end with 3 if they do not become so")
 	cmd.Flags().DurationVar(&o.timeout, "timeout", o.timeout, "how long to wait")
 	cmd.ValidArgsFunction = completeAllServices
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -123,14 +123,17 @@ func TestStatusExitCode(t *testing.T) {
 
 func TestStatusOfServices(t *testing.T) {
 	dir := (&fakeUp{processes: []*supervisorv1.Process{
-		process("bus", supervisorv1.State_STATE_READY, 8, time.Second), process("pleg", supervisorv1.State_STATE_READY, 9, -1),
-		process("prober", supervisorv1.State_STATE_READY, 10, -1), process("prober.1", supervisorv1.State_STATE_READY, 11, -1),
+		process("bus", supervisorv1.State_STATE_READY, 8, time.Second),
+		process("pleg", supervisorv1.State_STATE_READY, 9, -1),
+		process("prober", supervisorv1.State_STATE_READY, 10, -1),
+		process("prober.1", supervisorv1.State_STATE_READY, 11, -1),
 	}}).serve(t)
 	out, err := execute(t, "status", "bus", "prober", "-o", "yaml", "--runtime-dir="+dir)
 	if err != nil || strings.Contains(out, "pleg") || strings.Count(out, "service: prober") != 2 {
 		t.Errorf("%v\n%s", err, out)
 	}
-	if got := refused(t, "status", "stats", "--runtime-dir="+dir); !strings.Contains(got, "stats does not run on this node") {
+	got := refused(t, "status", "stats", "--runtime-dir="+dir)
+	if !strings.Contains(got, "stats does not run on this node") {
 		t.Error(got)
 	}
 }

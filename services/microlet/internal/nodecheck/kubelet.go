@@ -17,8 +17,8 @@ type Kubelet struct {
 	Args []string
 }
 
-// FindKubelet looks for a kubelet; nil if none runs. A process of a pod may have any name, so it is none, and neither is
-// one of these processes, which are those of microlet itself.
+// FindKubelet looks for a kubelet; nil if none runs. A process of a pod may have any name, so it is none, and neither
+// is one of these processes, which are those of microlet itself.
 func FindKubelet(root string, own []int) *Kubelet {
 	names, err := filepath.Glob(filepath.Join(root, "proc/[0-9]*/comm"))
 	if err != nil {

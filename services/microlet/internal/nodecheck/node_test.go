@@ -42,7 +42,7 @@ func TestTheKubeletThatIsReplaced(t *testing.T) {
 
 // Whose a port is decides whether it is a fault.
 func TestWhoHasAPort(t *testing.T) {
-	const line = "   0: 00000000:2808 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1 0 100 0 0\n"
+	const line = "0: 00000000:2808 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 4711 1 0 100 0 0\n"
 	files := map[string]string{"proc/net/tcp": line, "proc/9/comm": "nginx\n", "proc/9/fd/none": ""}
 	for _, c := range []struct {
 		name  string
@@ -101,7 +101,7 @@ func TestWhatIsLost(t *testing.T) {
 	r := &report{}
 	machine(t, state).lost(r, k)
 	r.expect(t, "device plugins", Warning, "there are plugins: nvidia-gpu.sock")
-	r.expect(t, "resource managers", Warning, "/var/lib/kubelet/cpu_manager_state says that the kubelet had cpuManagerPolicy")
+	r.expect(t, "resource managers", Warning, "cpu_manager_state says that the kubelet had cpuManagerPolicy: static")
 	if len(r.findings) != 2 {
 		t.Errorf("%+v", r.findings)
 	}
@@ -131,7 +131,8 @@ func TestPodsOfTheNode(t *testing.T) {
 		if !strings.Contains(string(manifest), "gpu") {
 			return nil
 		}
-		return []string{"spec.containers[0].resources.limits[nvidia.com/gpu]", "spec.containers[1].resources.limits[nvidia.com/gpu]"}
+		const gpu = ".resources.limits[nvidia.com/gpu]"
+		return []string{"spec.containers[0]" + gpu, "spec.containers[1]" + gpu}
 	}
 	h.pods(t.Context(), r, server.Client(), server.URL, "edge")
 	r.expect(t, "pods", Warning, "1 of the 2 pods of the node would be refused, because of "+

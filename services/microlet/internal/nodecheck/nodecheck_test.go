@@ -68,7 +68,8 @@ func kubelet(pid, uid, cgroup string, args ...string) map[string]string {
 	dir := "proc/" + pid + "/"
 	return map[string]string{
 		dir + "comm": "kubelet\n", dir + "status": "Name:\tkubelet\nUid:\t" + uid + "\t" + uid + "\n",
-		dir + "cgroup": "0::" + cgroup + "\n", dir + "cmdline": strings.Join(append([]string{"/usr/bin/kubelet"}, args...), "\x00") + "\x00",
+		dir + "cgroup":  "0::" + cgroup + "\n",
+		dir + "cmdline": strings.Join(append([]string{"/usr/bin/kubelet"}, args...), "\x00") + "\x00",
 	}
 }
 

@@ -61,7 +61,8 @@ func (h Host) inUse(r *report, address, setting string, port int32) {
 		r.ok("port", "%s (%s) is in use by the kubelet, pid %d, which ends before microlet starts", address, setting, pid)
 	case pid != 0:
 		name := firstLine(h.path(fmt.Sprintf("proc/%d/comm", pid)))
-		r.failed("port", fmt.Sprintf("%s (%s) is in use by %q, pid %d", address, setting, name, pid), "end that, or change "+setting)
+		r.failed("port", fmt.Sprintf("%s (%s) is in use by %q, pid %d", address, setting, name, pid),
+			"end that, or change "+setting)
 	default:
 		r.failed("port", fmt.Sprintf("%s (%s) is in use", address, setting),
 			fmt.Sprintf("find out who has it with \"ss -ltnp sport = :%d\", or change %s", port, setting))

@@ -170,7 +170,7 @@ func (a *Admitter) Ended(uid types.UID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if e := a.pods[uid]; e != nil && e.stage != ended {
-		e.stage, e.held = ended, nil
+		e.stage, e.held, e.requestsOf, e.requests = ended, nil, nil, nil
 		// Of its spec nothing is needed any more.
 		e.pod = &v1.Pod{ObjectMeta: metav1.ObjectMeta{
 			Namespace: e.pod.Namespace, Name: e.pod.Name, UID: uid, CreationTimestamp: e.pod.CreationTimestamp,

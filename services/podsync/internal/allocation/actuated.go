@@ -103,9 +103,9 @@ func (a *Allocation) Failed(p *v1.Pod, why error) {
 		generation = before.ObservedGeneration
 	}
 	a.setProgress(e, newCondition(v1.PodResizeInProgress, before, v1.PodReasonError, why.Error(), generation))
-	same := before != nil && before.Reason == v1.PodReasonError && before.Message == why.Error()
 	a.mu.Unlock()
-	if !same {
+	// The message may have a figure that changes from one attempt to the next.
+	if before == nil || before.Reason != v1.PodReasonError {
 		a.o.Events.Event(reference(p), v1.EventTypeWarning, reasonResizeError, message("error", p, generation, why.Error()))
 	}
 }

@@ -417,7 +417,10 @@ func TestWhatAWorkerReportsOfAnOlderGrant(t *testing.T) {
 		n.wantShown("a", "PodResizeInProgress 3")
 		n.Failed(second, errors.New("cannot"))
 		n.wantShown("a", "PodResizeInProgress Error 3")
-		n.Failed(second, errors.New("cannot"))
+		n.Failed(second, errors.New("cannot at 7%"))
+		if got := n.Conditions("a")[0].Message; got != "cannot at 7%" {
+			t.Errorf("the condition says %q", got)
+		}
 		want := []string{`Warning ResizeError Pod resize error: {"containers":[{"name":"c","resources":` +
 			`{"requests":{"cpu":"3"}}}],"generation":3,"error":"cannot"}`}
 		if diff := cmp.Diff(want, n.recorded()); diff != "" {

@@ -298,7 +298,8 @@ func TestSmoothed(t *testing.T) {
 func TestUnifiedMemory(t *testing.T) {
 	factor := 0.9
 	m := &Manager{unified: true, needed: []string{"cpu", "memory"}, o: Options{
-		CPUCFSQuota: true, CPUCFSQuotaPeriod: 100 * time.Millisecond, MemoryThrottlingFactor: &factor, MemoryReservation: true,
+		CPUCFSQuota: true, CPUCFSQuotaPeriod: 100 * time.Millisecond, MemoryThrottlingFactor: &factor,
+		MemoryReservation: true,
 	}}
 	p := testPod("u", v1.ResourceRequirements{})
 	p.Spec.Resources = &v1.ResourceRequirements{

@@ -36,7 +36,7 @@ type Runtime interface {
 	StopSandbox(ctx context.Context, id string) error
 	// UpdateContainer gives a container that runs other resources.
 	UpdateContainer(ctx context.Context, uid types.UID, id string, resources *runtimeapi.LinuxContainerResources) error
-	// UpdateSandbox tells the runtime what a pod is about to have as a whole, which it may refuse.
+	// UpdateSandbox passes on to the runtime what a pod is about to have as a whole, which it may refuse.
 	UpdateSandbox(ctx context.Context, id string, resources, overhead *runtimeapi.LinuxContainerResources) error
 }
 
@@ -91,7 +91,7 @@ type Config interface {
 	// ContainerResources are what a container is created with, and ContainerUpdate what one that runs is given.
 	ContainerResources(p *v1.Pod, c *v1.Container) *runtimeapi.LinuxContainerResources
 	ContainerUpdate(p *v1.Pod, c *v1.Container) *runtimeapi.LinuxContainerResources
-	// SandboxUpdate is what the runtime is told of a pod whose cgroup is to have these limits.
+	// SandboxUpdate is what the runtime gets of a pod whose cgroup is to have these limits.
 	SandboxUpdate(p *v1.Pod, l pod.CgroupLimits) (resources, overhead *runtimeapi.LinuxContainerResources)
 }
 

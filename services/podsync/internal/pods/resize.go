@@ -15,8 +15,8 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 )
 
-// resizing returns what the pod has, or nil if what was granted to it is known to be in force. The cgroup is read unless
-// it is recorded that the pod was given all: its containers may have what its cgroup lacks, if podsync ended in between.
+// resizing returns what the pod has, or nil if what was granted to it is known to be in force. The cgroup is read
+// unless it is recorded that the pod was given all: after a crash its containers may have what its cgroup lacks.
 func (w *worker) resizing(p *v1.Pod, state *pod.State) (*decide.Resizing, error) {
 	if w.inForce != nil && w.inForce.Equal(pod.ResourcesOf(p)) {
 		return nil, nil
@@ -49,7 +49,7 @@ func (w *worker) resizing(p *v1.Pod, state *pod.State) (*decide.Resizing, error)
 func (w *worker) noteResize(p *v1.Pod, state *pod.State, a *decide.Actions) {
 	switch {
 	case a.ResizeRefused != "":
-		w.deps.Allocation.Failed(p, errors.New(a.ResizeRefused))
+		w.noteRefused(p, a.ResizeRefused)
 	case a.Resized:
 		for c := range podutil.Containers(&p.Spec) {
 			if newest := state.Latest(c.Name); newest != nil && newest.Running() {
@@ -57,9 +57,28 @@ func (w *worker) noteResize(p *v1.Pod, state *pod.State, a *decide.Actions) {
 			}
 		}
 		w.deps.Allocation.SetActuatedPod(w.uid, p.Spec.Resources)
-		w.inForce = new(pod.ResourcesOf(p))
+		w.inForce, w.refusal = new(pod.ResourcesOf(p)), refusal{}
 		w.deps.Allocation.Completed(p)
 	}
+}
+
+// refusalPeriod is how often a resize is reported that still waits for memory: what is used differs with each look.
+const refusalPeriod = time.Minute
+
+// refusal is the last report of a resize that waits for memory.
+type refusal struct {
+	of *pod.Resources
+	at time.Time
+}
+
+// noteRefused reports that a resize waits.
+func (w *worker) noteRefused(p *v1.Pod, why string) {
+	granted := pod.ResourcesOf(p)
+	if w.refusal.of != nil && w.refusal.of.Equal(granted) && time.Since(w.refusal.at) < refusalPeriod {
+		return
+	}
+	w.refusal = refusal{&granted, time.Now()}
+	w.deps.Allocation.Failed(p, errors.New(why))
 }
 
 // recordContainer records what a container is given, with the limits of the pod as a whole where it has none.
@@ -97,11 +116,11 @@ func (w *worker) resizeStep(ctx context.Context, p *v1.Pod, a *decide.Actions, s
 	if a.Sandbox != nil { // nothing runs, and the next sandbox is created with what was granted
 		return w.deps.Cgroups.SetPod(p, s.Before, s.After)
 	}
-	tell := func(l pod.CgroupLimits) error {
+	notify := func(l pod.CgroupLimits) error {
 		resources, overhead := w.deps.Config.SandboxUpdate(p, l)
 		return w.deps.Runtime.UpdateSandbox(ctx, a.SandboxID, resources, overhead)
 	}
-	if err := tell(s.After); err != nil {
+	if err := notify(s.After); err != nil {
 		return fmt.Errorf("failed to notify runtime for UpdatePodSandboxResources (resource=%s); resize rejected: %w",
 			s.Resource, err)
 	}
@@ -109,8 +128,8 @@ func (w *worker) resizeStep(ctx context.Context, p *v1.Pod, a *decide.Actions, s
 	if err == nil {
 		return nil
 	}
-	if back := tell(s.Before); back != nil {
-		w.deps.Log.Warn("runtime not told that a pod's resources stay", logkey.Pod, podName(p), logkey.PodUID, w.uid,
+	if back := notify(s.Before); back != nil {
+		w.deps.Log.Warn("runtime does not know that a pod's resources stay", logkey.Pod, podName(p), logkey.PodUID, w.uid,
 			logkey.Err, back)
 	}
 	return err

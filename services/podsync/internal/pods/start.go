@@ -54,8 +54,12 @@ func (w *worker) start(ctx context.Context, p *v1.Pod, state *pod.State, a *deci
 	if err != nil {
 		return err
 	}
-	waiting, end := w.inbox.untilRegranted(ctx)
-	defer end()
+	waiting := ctx
+	if len(a.Kill) == 0 { // what this decision has stopped is not always started by another
+		var end func()
+		waiting, end = w.inbox.untilRegranted(ctx)
+		defer end()
+	}
 	var errs []error
 	for i := range a.Start {
 		within, span := tracing.Start(ctx, "startContainer")

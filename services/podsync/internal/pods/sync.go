@@ -52,7 +52,6 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 	w.forbidEphemeral(p)
 	for range iterations {
 		actions := w.decide(p, state)
-		w.noteResize(p, state, &actions)
 		w.holdEphemeral(ctx, p, &actions)
 		w.hold(p, actions.Wait)
 		if actions.Finished {
@@ -62,9 +61,7 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 		if idle(&actions) {
 			return w.rest(ctx, p, state, actions.Wake), nil
 		}
-		if !onlyResizes(&actions) { // it is reported when it is done, or when it lasts
-			w.reporter.report(p, state)
-		}
+		w.reportBefore(p, state, &actions)
 		if wait, held := w.holdWholeRestart(&actions); held != nil {
 			again, err := w.afterFailure(p, held, actions.Wake)
 			return min(again, wait), err
@@ -91,6 +88,14 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 	}
 	w.reporter.report(p, state)
 	return 0, transient("sync the pod", fmt.Errorf("still changing after %d iterations", iterations))
+}
+
+// reportBefore reports the state before a decision is carried out. The steps of a resize are reported when they are
+// done, or when they last.
+func (w *worker) reportBefore(p *v1.Pod, state *pod.State, a *decide.Actions) {
+	if !onlyResizes(a) {
+		w.reporter.report(p, state)
+	}
 }
 
 // adopt has the first sync take over what an earlier podsync has left of the pod.
@@ -139,6 +144,7 @@ func (w *worker) decide(p *v1.Pod, state *pod.State) decide.Actions {
 	if unread != nil {
 		unreadable(&a, unread)
 	}
+	w.noteResize(p, state, &a)
 	return a
 }
 

@@ -59,6 +59,7 @@ type loop struct {
 	admitted bool
 	// inForce is what was granted to the pod and is known to be in force; nil before that was looked at.
 	inForce *pod.Resources
+	refusal refusal
 	// predecessorEnded: what ran of the pod under an earlier manifest has ended.
 	predecessorEnded bool
 	// failures counts the syncs that failed one after another.

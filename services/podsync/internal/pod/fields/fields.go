@@ -30,8 +30,8 @@ func (e *UnsupportedError) Error() string {
 	if len(named) > maxNamed {
 		named, more = named[:maxNamed], fmt.Sprintf(" and %d more", len(named)-maxNamed)
 	}
-	text := fmt.Sprintf("this node agent does not support %s%s yet: remove it from the pod, or run the pod on another node",
-		strings.Join(named, ", "), more)
+	text := "this node agent does not support " + strings.Join(named, ", ") + more +
+		" yet: remove it from the pod, or run the pod on another node"
 	for _, f := range named {
 		kind := f[strings.LastIndex(f, ".")+1:]
 		if instead := volumekind.Instead(kind); instead != "" && strings.HasPrefix(f, "spec.volumes[") {

@@ -39,8 +39,8 @@ func (b *Builder) ContainerUpdate(p *v1.Pod, c *v1.Container) *runtimeapi.LinuxC
 	return r
 }
 
-// SandboxUpdate is what the runtime is told when the cgroup of the pod is to have these limits: what its containers
-// have together, and the overhead.
+// SandboxUpdate is what the runtime gets before the cgroup of the pod has these limits: what its containers have
+// together, and the overhead.
 func (b *Builder) SandboxUpdate(p *v1.Pod,
 	l pod.CgroupLimits) (resources, ofOverhead *runtimeapi.LinuxContainerResources) {
 	cpu, memory := p.Spec.Overhead.Cpu().MilliValue(), p.Spec.Overhead.Memory().Value()
