@@ -60,7 +60,7 @@ func Run(ctx context.Context, cfg Config) error {
 	options.Report = entry.Put
 	measurer := measurement.New(podfolders.Layout{
 		Root: cfg.Kubelet.Node.RootDir, Logs: cfg.Kubelet.Kubelet.PodLogsDir,
-	}, runtimeapi.NewRuntimeServiceClient(peers.cri), (&diskusage.Walker{}).Walk)
+	}, runtimeapi.NewRuntimeServiceClient(peers.cri), diskusage.NewWalker(s.Log).Walk)
 	options.Measure = measurer
 	s.Go("measurements", measurer.Run)
 	s.Go("manager", func(ctx context.Context) error {

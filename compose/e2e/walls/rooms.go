@@ -137,7 +137,6 @@ var besides = map[string]string{
 	"cri/relist":               "what wakes workers while pleg is away",
 	"cri/runtime":              "podsync's calls of the runtime",
 	"logs/rotate":              "the rotation of logs",
-	"mounter/mountlist":        "the kernel's list of mounts",
 	"node/capacity":            "the capacity of the machine",
 	"node/client":              "the client of the API server",
 	"node/dns":                 "the resolver configuration of pods",

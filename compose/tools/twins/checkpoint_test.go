@@ -150,10 +150,8 @@ func TestStateFilesAreHandedOver(t *testing.T) {
 			p.ContainerResources = maps.Clone(p.ContainerResources)
 			p.ContainerResources["added"] = drawGrantedResources(s)
 			p.PodLevelResources = new(drawGrantedResources(s))
-			if err := ours.SetContainer(uid, "added", p.ContainerResources["added"]); err != nil {
-				t.Fatal(err)
-			}
-			if err := ours.SetPodLevel(uid, p.PodLevelResources); err != nil {
+			changed := granted{uid: p}.ours()[uid]
+			if err := ours.Write(map[types.UID]*allocationtwin.PodResources{uid: &changed})[uid]; err != nil {
 				t.Fatal(err)
 			}
 			is[uid] = p

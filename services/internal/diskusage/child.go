@@ -1,20 +1,17 @@
 package diskusage
 
 import (
-	"bufio"
-	"encoding/json"
+	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/microlet/microlet/services/internal/childprocess"
+	"github.com/microlet/microlet/services/internal/childpool"
 )
 
 const (
@@ -26,29 +23,20 @@ const (
 
 	// maxLarge is how many of them may be of large directories. The other places are for those that are soon done.
 	maxLarge = maxWalks / 2
-
-	// childMemory is the heap at which a child collects garbage more eagerly.
-	childMemory = 16 << 20
 )
 
 // program is what this binary does as a child.
-var program = &childprocess.Program{Name: "microlet-walk", Env: []string{"GOMAXPROCS=1", "GOGC=50"}, Main: childMain}
+var program = childpool.Program("microlet-walk", func() childpool.Table {
+	runtime.LockOSThread() // so that the thread that walks is one that gives way
+	if err := giveWay(); err != nil {
+		fmt.Fprintln(os.Stderr, "child that measures directories does not give way to others:", err)
+	}
+	return walks{}.operations()
+})
 
 // RunChild is what a program calls first of all. If the process was started to be a child, it measures what its parent
 // asks for, and returns true when the program is to end. Without this call no child is started.
 func RunChild() bool { return program.Run() }
-
-func childMain(socket *os.File) error {
-	runtime.LockOSThread() // so that the thread that walks is one that gives way
-	debug.SetMemoryLimit(childMemory)
-	if err := giveWay(); err != nil {
-		fmt.Fprintln(os.Stderr, "child that measures directories does not give way to others:", err)
-	}
-	if err := childprocess.KeepPrivate(); err != nil {
-		return err
-	}
-	return serveWalks(socket, socket)
-}
 
 // giveWay makes the process the last to get a processor or a disk, and the first that the OOM killer takes.
 func giveWay() error {
@@ -76,30 +64,13 @@ func giveWay() error {
 	return errors.Join(errs...)
 }
 
-// serveWalks answers requests one by one until there are no more.
-func serveWalks(r io.Reader, w io.Writer) error {
-	requests, out := lines(r), bufio.NewWriter(w)
-	answers, walks := json.NewEncoder(out), walks{}
-	defer walks.close()
-	for requests.Scan() {
-		var q request
-		if err := json.Unmarshal(requests.Bytes(), &q); err != nil {
-			return fmt.Errorf("request: %w", err)
-		}
-		if err := errors.Join(answers.Encode(walks.serve(&q)), out.Flush()); err != nil {
-			return fmt.Errorf("answer: %w", err)
-		}
-	}
-	return requests.Err()
-}
-
 // walks are those that are under way in this child.
 type walks map[uint64]*walk
 
-func (ws walks) close() {
-	for _, w := range ws {
-		w.close()
-	}
+func (ws walks) operations() childpool.Table {
+	t := childpool.Table{}
+	childpool.Handle(t, measureSlice, func(_ context.Context, q request) (*answer, error) { return ws.serve(&q), nil })
+	return t
 }
 
 // serve goes on with the walk, or begins it.

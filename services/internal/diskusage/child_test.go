@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -17,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/sys/unix"
 
+	"github.com/microlet/microlet/services/internal/childpool"
 	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
 
@@ -159,16 +159,14 @@ func processes(t *testing.T) (found []string) {
 }
 
 func TestAChildGivesWay(t *testing.T) {
-	reports := make(chan *answer)
-	p, err := launch(func(a *answer) { reports <- a })
+	child, err := childpool.New(childpool.Options{Program: program}).Session()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { p.kill(); <-reports }()
-	if err := p.ask(request{Walk: 1, Path: "/proc/self", Entries: 1}); err != nil {
+	defer child.End()
+	if _, err := (&request{Walk: 1, Path: "/proc/self", Entries: 1}).ask(t.Context(), child, patience); err != nil {
 		t.Fatal(err)
 	}
-	<-reports
 	children := processes(t)
 	if len(children) != 1 {
 		t.Fatalf("children %v, want one", children)
@@ -209,23 +207,13 @@ func TestWalksOfAChild(t *testing.T) {
 		{Walk: 4, Path: top, Entries: 1},
 		{Walk: 5, Path: top, Entries: 100, Drop: []uint64{4, 77}},
 	}
-	var in, out bytes.Buffer
-	for _, q := range requests {
-		line, err := json.Marshal(q)
-		if err != nil {
-			t.Fatal(err)
-		}
-		in.Write(append(line, '\n'))
-	}
 	before := descriptors(t)
-	if err := serveWalks(&in, &out); err != nil {
-		t.Fatal(err)
-	}
+	ws := walks{}
 	var got []string
-	for s := lines(&out); s.Scan(); {
-		a, err := parseAnswer(s.Bytes())
-		if err != nil {
-			t.Fatal(err)
+	for _, q := range requests {
+		a := ws.serve(&q)
+		if err := a.check(&q); err != nil {
+			t.Error(err)
 		}
 		got = append(got, fmt.Sprintf("%d: %d done=%v inodes=%d gone=%v failed=%v", a.Walk, a.Entries, a.Done,
 			a.Usage.InodesUsed, a.Gone, a.Error != ""))
@@ -247,22 +235,33 @@ func TestWalksOfAChild(t *testing.T) {
 }
 
 func FuzzRequests(f *testing.F) {
-	f.Add([]byte(`{"walk":1,"path":"/proc/self/task","mode":0,"entries":5}` + "\n"))
-	f.Add([]byte(`{"walk":1,"path":"/proc/self/task","mode":1,"entries":-5}` + "\n" + `{"drop":[1]}` + "\n"))
+	f.Add([]byte(`{"walk":1,"path":"/proc/self/task","mode":0,"entries":5}`))
+	f.Add([]byte(`{"walk":1,"path":"/proc/self/task","mode":1,"entries":-5}` + "\n" + `{"drop":[1]}`))
 	f.Add([]byte("{}\n\n"))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		if bytes.Contains(in, []byte("/")) && !bytes.Contains(in, []byte("/proc/self/task")) {
 			return // no walk through the machine
 		}
-		_ = serveWalks(bytes.NewReader(in), io.Discard) // an error ends the child
+		ws := walks{}
+		for line := range bytes.Lines(in) {
+			_, _ = ws.operations().Run(t.Context(), childpool.Call{Operation: measureSlice.Name, Args: line}) // it may fail
+		}
+		for _, w := range ws {
+			w.close()
+		}
 	})
 }
 
 func FuzzAnswers(f *testing.F) {
 	f.Add([]byte(`{"walk":1,"entries":5,"done":true,"usage":{"UsedBytes":1}}`))
 	f.Add([]byte(`{"entries":-1}`))
+	f.Add([]byte(`null`))
 	f.Fuzz(func(t *testing.T, line []byte) {
-		if a, err := parseAnswer(line); err == nil && (a.Entries < 0 || len(a.Error) > maxReason) {
+		var a *answer
+		if json.Unmarshal(line, &a) != nil || a.check(&request{Walk: 1, Entries: 7}) != nil {
+			return
+		}
+		if a.Walk != 1 || a.Entries < 0 || a.Entries > 7 || len(a.Error) > maxReason {
 			t.Errorf("%+v", a)
 		}
 	})

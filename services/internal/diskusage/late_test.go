@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/microlet/microlet/services/internal/childpool"
 )
 
 // counts reports whether evictor takes the figure: it is young, or late.
@@ -82,7 +84,7 @@ func TestAFigureIsNotLateWhileNothingIsMeasured(t *testing.T) {
 		alive  map[string]bool
 	}{
 		"its device hangs": {
-			func(w *world) { w.hang(deviceID{0, 50}) },
+			func(w *world) { w.hang(childpool.Lane{Major: 0, Minor: 50}) },
 			map[string]bool{"/nfs/large": false, "/nfs/beside": false, "/local": true},
 		},
 		"it cannot be read": {
@@ -101,7 +103,7 @@ func TestAFigureIsNotLateWhileNothingIsMeasured(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
-				w.mounts["/nfs"] = deviceID{0, 50}
+				w.mounts["/nfs"] = childpool.Lane{Major: 0, Minor: 50}
 				w.entries["/nfs/large"], w.entries["/nfs/beside"], w.entries["/local"] = 600_000, 600_000, 600_000
 				m, _, stop := w.measurer(Config{})
 				defer stop()

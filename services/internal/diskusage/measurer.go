@@ -3,11 +3,11 @@ package diskusage
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
+	"github.com/microlet/microlet/services/internal/childpool"
 	"github.com/microlet/microlet/services/internal/signal"
 )
 
@@ -45,8 +45,8 @@ type Config struct {
 	Metrics Metrics
 
 	// Tests set these.
-	launch       launcher
-	mounts       func() (mounts, error)
+	start        func() (*childpool.Child, error)
+	mounts       func() (childpool.MountPoints, error)
 	silent, hung time.Duration
 }
 
@@ -56,6 +56,7 @@ type Config struct {
 type Measurer struct {
 	config  Config
 	metrics *Metrics
+	pool    *childpool.Pool
 	// tracked has one token when Track has changed what is wanted.
 	tracked signal.Signal
 	events  chan event
@@ -70,10 +71,11 @@ type Measurer struct {
 	answered time.Time
 }
 
-// event is what a child has reported; no answer means that it has ended.
+// event is the answer of a child, or why there is none.
 type event struct {
 	from   *worker
 	answer *answer
+	err    error
 }
 
 // New returns a Measurer that tracks nothing yet.
@@ -87,15 +89,15 @@ func New(c Config) *Measurer {
 	if c.silent == 0 {
 		c.silent, c.hung = silentAfter, hungAfter
 	}
-	if c.launch == nil {
-		c.launch = launch
-	}
-	if c.mounts == nil {
-		c.mounts = readMounts
-	}
 	m := &Measurer{
-		config:       c,
-		metrics:      &c.Metrics,
+		config:  c,
+		metrics: &c.Metrics,
+		pool: childpool.New(childpool.Options{
+			Program: program, Log: c.Log, Start: c.start, Mounts: c.mounts,
+			Bounds: childpool.Bounds{
+				Children: maxChildren, Quick: 1, Slow: c.silent, Lane: 1, Foreign: maxChildren, Idle: linger,
+			},
+		}),
 		tracked:      signal.New(),
 		events:       make(chan event),
 		stopped:      make(chan struct{}),
@@ -160,7 +162,7 @@ func (m *Measurer) Run(ctx context.Context) error {
 	s := newSchedule(m)
 	defer s.stop()
 	for {
-		s.dispatch(time.Now())
+		s.dispatch(ctx, time.Now())
 		timer := time.NewTimer(max(0, time.Until(s.wake(time.Now()))))
 		select {
 		case <-ctx.Done():
@@ -206,17 +208,11 @@ func (m *Measurer) Oldest() float64 {
 	return age.Seconds()
 }
 
-// start starts a child. Its reports come as events, until Run has returned.
-func (m *Measurer) start(w *worker) error {
-	p, err := m.config.launch(func(a *answer) {
-		select {
-		case m.events <- event{from: w, answer: a}:
-		case <-m.stopped:
-		}
-	})
-	if err != nil {
-		return fmt.Errorf("measure directories: %w", err)
+// ask asks a child for a slice. The answer comes as an event, until Run has returned.
+func (m *Measurer) ask(ctx context.Context, w *worker, q *request) {
+	a, err := q.ask(ctx, w.child, m.config.hung)
+	select {
+	case m.events <- event{from: w, answer: a, err: err}:
+	case <-m.stopped:
 	}
-	w.process = p
-	return nil
 }

@@ -1,18 +1,16 @@
 package diskusage
 
 import (
-	"bufio"
-	"encoding/json"
+	"context"
 	"errors"
-	"fmt"
-	"io"
+	"time"
+
+	"github.com/microlet/microlet/services/internal/childpool"
 )
 
 const (
 	// maxPath is PATH_MAX: the kernel takes no longer one.
 	maxPath = 4096
-	// maxMessage bounds a line between the parent and a child: a path in which each byte is escaped, and the rest.
-	maxMessage = 8*maxPath + 4096
 	// maxReason bounds what a child says of an error.
 	maxReason = 256
 )
@@ -43,21 +41,27 @@ type answer struct {
 	Error string `json:"error,omitempty"`
 }
 
-// lines reads the messages of the other end, one a line.
-func lines(r io.Reader) *bufio.Scanner {
-	s := bufio.NewScanner(r)
-	s.Buffer(make([]byte, 0, 1024), maxMessage)
-	return s
+// measureSlice is a slice of a walk. Its path is that of the directory.
+var measureSlice = childpool.Operation[request, *answer]{Name: "measure"}
+
+// ask asks a child for the slice, which is killed if it does not answer in time.
+func (q *request) ask(ctx context.Context, child *childpool.Session, hung time.Duration) (*answer, error) {
+	op := measureSlice
+	op.Patience = hung
+	a, err := op.Do(ctx, child, q.Path, *q)
+	if err != nil {
+		return nil, err
+	}
+	return a, a.check(q)
 }
 
-// parseAnswer checks what a child says. A child is no more trusted than what it reads.
-func parseAnswer(line []byte) (answer, error) {
-	var a answer
-	if err := json.Unmarshal(line, &a); err != nil {
-		return answer{}, fmt.Errorf("answer of a child: %w", err)
+// errAnswer says that a child has answered what cannot be.
+var errAnswer = errors.New("answer of a child: out of range")
+
+// check checks what a child says. A child is no more trusted than what it reads.
+func (a *answer) check(q *request) error {
+	if a == nil || a.Walk != q.Walk || a.Entries < 0 || a.Entries > q.Entries || len(a.Error) > maxReason {
+		return errAnswer
 	}
-	if a.Entries < 0 || len(a.Error) > maxReason {
-		return answer{}, errors.New("answer of a child: out of range")
-	}
-	return a, nil
+	return nil
 }

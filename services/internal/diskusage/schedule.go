@@ -2,10 +2,13 @@ package diskusage
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"maps"
 	"slices"
 	"time"
 
+	"github.com/microlet/microlet/services/internal/childpool"
 	"github.com/microlet/microlet/services/internal/logkey"
 )
 
@@ -15,12 +18,10 @@ type schedule struct {
 	began   time.Time
 	targets map[Dir]*target
 	workers []*worker // the oldest first
-	devices map[deviceID]*device
-	mounts  mounts
-	// mountsRead is when; zero if what is tracked has changed since.
-	mountsRead time.Time
-	budget     budget
-	lastWalk   uint64
+	devices map[childpool.Lane]*device
+
+	budget   budget
+	lastWalk uint64
 	// answered is when a child has answered last.
 	answered time.Time
 	// crowded says that the bound on the children was reported.
@@ -36,7 +37,7 @@ type target struct {
 	walk   uint64
 	worker *worker
 	began  time.Time
-	device deviceID
+	device childpool.Lane
 	// dropped says that it is no longer tracked.
 	dropped bool
 	// entries is how many the walk under way has looked at. large says that this walk, or the last one, has looked at so
@@ -52,27 +53,21 @@ type target struct {
 	stuck bool
 }
 
-// worker is a child.
+// worker is a child that has something to do.
 type worker struct {
-	process process
-	// busy is the target of the slice under way, on which device, since when, and how many entries were granted.
+	child *childpool.Session
+	// busy is the target of the slice under way, since when, and how many entries were granted.
 	busy    *target
-	device  deviceID
 	since   time.Time
 	granted int
-	// checked says that the device was looked up again after the child had fallen silent.
-	checked bool
 	// walks are the targets with a walk under way here.
 	walks map[*target]bool
 	// drop are walks that the child must drop.
-	drop      []uint64
-	abandoned bool
+	drop []uint64
 }
 
 // device is what is known of one.
 type device struct {
-	// hanging is how many abandoned children it holds.
-	hanging int
 	// hung is how often in a row, and rests is until when it is not asked again.
 	hung  int
 	rests time.Time
@@ -86,7 +81,7 @@ func newSchedule(m *Measurer) *schedule {
 		m:       m,
 		began:   now,
 		targets: map[Dir]*target{},
-		devices: map[deviceID]*device{},
+		devices: map[childpool.Lane]*device{},
 		budget:  newBudget(m.config.Budget, now),
 	}
 }
@@ -109,7 +104,11 @@ func (s *schedule) track(wanted map[Dir]bool, now time.Time) {
 			s.targets[dir] = &target{dir: dir, turn: turn}
 		}
 	}
-	s.mountsRead = time.Time{}
+	used := map[childpool.Lane]bool{}
+	for _, t := range s.targets {
+		used[t.device] = true
+	}
+	maps.DeleteFunc(s.devices, func(id childpool.Lane, _ *device) bool { return !used[id] })
 }
 
 // after is the next multiple of the period since the start. Directories with times that are multiples of each other are
@@ -133,20 +132,18 @@ func (t *target) end() {
 	t.worker, t.walk = nil, 0
 }
 
-// dispatch gives out slices as long as there is a child, a target and a budget for one, and looks after the children.
-func (s *schedule) dispatch(now time.Time) {
-	s.watch(now)
+// dispatch gives out slices as long as there is a child, a target and a budget for one.
+func (s *schedule) dispatch(ctx context.Context, now time.Time) {
 	for s.budget.allows(now) {
 		t, w := s.next(now)
 		if t == nil {
 			break
 		}
-		s.grant(t, w, now)
+		s.grant(ctx, t, w, now)
 	}
 	for _, w := range slices.Clone(s.workers) {
-		if !w.abandoned && w.busy == nil && len(w.walks) == 0 && now.Sub(w.since) >= linger {
-			w.process.kill()
-			s.remove(w)
+		if w.busy == nil && len(w.walks) == 0 {
+			s.dismiss(w)
 		}
 	}
 	s.show()
@@ -157,7 +154,7 @@ func (s *schedule) dispatch(now time.Time) {
 func (s *schedule) stuck() map[Dir]bool {
 	all := map[Dir]bool{}
 	for dir, t := range s.targets {
-		if d := s.devices[t.device]; t.stuck || d == nil || !d.answered || d.hanging > 0 {
+		if d := s.devices[t.device]; t.stuck || d == nil || !d.answered {
 			all[dir] = true
 		}
 	}
@@ -166,33 +163,29 @@ func (s *schedule) stuck() map[Dir]bool {
 
 // next picks the next target and the worker for it, and starts the worker if that is needed.
 func (s *schedule) next(now time.Time) (*target, *worker) {
-	free, mayStart := s.free(now)
-	if free == nil && !mayStart {
+	free := s.free()
+	if free == nil && slices.ContainsFunc(s.workers, func(w *worker) bool { return now.Sub(w.since) < s.m.config.silent }) {
 		return nil, nil
 	}
 	var best *target
 	for _, t := range s.targets {
-		if t.turn.After(now) || best != nil && !before(t, best) || !s.eligible(t, free, mayStart, now) {
+		if t.turn.After(now) || best != nil && !before(t, best) || !s.eligible(t, free, now) {
 			continue
 		}
 		best = t
 	}
-	if best == nil || best.worker != nil {
-		return best, workerOf(best)
+	switch {
+	case best == nil:
+		return nil, nil
+	case best.worker != nil:
+		return best, best.worker
+	case free != nil:
+		return best, free
 	}
-	if free == nil || len(free.walks) >= maxWalks {
-		if free = s.startWorker(now); free == nil {
-			return nil, nil
-		}
+	if w := s.startWorker(now); w != nil {
+		return best, w
 	}
-	return best, free
-}
-
-func workerOf(t *target) *worker {
-	if t == nil {
-		return nil
-	}
-	return t.worker
+	return nil, nil
 }
 
 // before orders targets by their turns, and those of one round by the age of their figures. The paths make the order
@@ -204,145 +197,88 @@ func before(a, b *target) bool {
 	return cmp.Or(cmp.Compare(a.dir.Path, b.dir.Path), cmp.Compare(a.dir.Mode, b.dir.Mode)) < 0
 }
 
-// free returns a child that has nothing to do, one with room for another walk first, and whether another may be
-// started: if each child is silent, and there are not too many.
-func (s *schedule) free(now time.Time) (free *worker, mayStart bool) {
-	mayStart = len(s.workers) < maxChildren
+// free returns a child that has nothing to do, one with room for another walk first.
+func (s *schedule) free() (free *worker) {
 	for _, w := range s.workers {
-		if w.abandoned || s.silent(w, now) {
-			continue
-		}
-		mayStart = false
 		if w.busy == nil && (free == nil || len(free.walks) >= maxWalks) {
 			free = w
 		}
 	}
-	return free, mayStart
+	return free
 }
 
-// eligible reports whether the target can have a slice now.
-func (s *schedule) eligible(t *target, free *worker, mayStart bool, now time.Time) bool {
-	if t.worker != nil { // its walk is under way, in a child that may have something else to do
-		return !t.worker.abandoned && t.worker.busy == nil
+// eligible reports whether the target can have a slice now: in the child that has begun its walk, in one that is free,
+// or in another one if each is silent. A device on which a child is silent, or was left behind, gets no other one. The
+// last child takes no directory that may cost it.
+func (s *schedule) eligible(t *target, free *worker, now time.Time) bool {
+	if t.worker != nil {
+		return t.worker.busy == nil && s.m.pool.Room(t.dir.Path)
 	}
-	if !mayStart && (len(free.walks) >= maxWalks || t.large && free.large() >= maxLarge) {
+	if free != nil && (len(free.walks) >= maxWalks || t.large && free.large() >= maxLarge) ||
+		!s.m.pool.Room(t.dir.Path) {
 		return false
 	}
-	t.device = s.deviceOf(t.dir.Path, now)
+	t.device = s.m.pool.Lane(t.dir.Path)
 	d := s.devices[t.device]
-	if d == nil {
-		return !s.lastChild(now)
-	}
-	if d.hanging > 0 || now.Before(d.rests) || s.silentOn(t.device, now) {
+	if d != nil && now.Before(d.rests) {
 		return false
 	}
-	return d.answered || !s.lastChild(now)
+	return d != nil && d.answered || s.m.pool.Spare() > 1
 }
 
-// lastChild reports whether there is only one child left, started or not, that is neither silent nor abandoned. It
-// takes no directory that may cost it.
-func (s *schedule) lastChild(now time.Time) bool {
-	left := maxChildren - len(s.workers)
-	for _, w := range s.workers {
-		if !w.abandoned && !s.silent(w, now) {
-			left++
-		}
-	}
-	return left <= 1
-}
-
-// silent reports whether the child has not answered for so long that others should take over.
-func (s *schedule) silent(w *worker, now time.Time) bool {
-	return w.busy != nil && now.Sub(w.since) >= s.m.config.silent
-}
-
-// silentOn reports whether a child has been silent on the device for so long that no other should ask it.
-func (s *schedule) silentOn(id deviceID, now time.Time) bool {
-	return slices.ContainsFunc(s.workers, func(w *worker) bool {
-		return w.device == id && s.silent(w, now)
-	})
-}
-
-// deviceOf returns the device of a path, by mounts that are no older than a period or the last change of what is
-// tracked.
-func (s *schedule) deviceOf(path string, now time.Time) deviceID {
-	if s.mountsRead.IsZero() || now.Sub(s.mountsRead) >= s.m.config.Period {
-		list, err := s.m.config.mounts()
-		if err != nil {
-			s.m.config.Log.Warn("mounts cannot be read; a device that hangs may delay others", logkey.Err, err)
-		} else {
-			s.mounts = list
-		}
-		s.mountsRead = now
-		s.forgetDevices()
-	}
-	return s.mounts.device(path)
-}
-
-// forgetDevices drops what is known of devices that are no longer mounted.
-func (s *schedule) forgetDevices() {
-	mounted := map[deviceID]bool{}
-	for _, id := range s.mounts {
-		mounted[id] = true
-	}
-	maps.DeleteFunc(s.devices, func(id deviceID, d *device) bool { return d.hanging == 0 && !mounted[id] })
-}
-
-// startWorker returns a new child, or nil.
+// startWorker returns a child that is not at work yet, or nil.
 func (s *schedule) startWorker(now time.Time) *worker {
-	w := &worker{walks: map[*target]bool{}, since: now}
-	if err := s.m.start(w); err != nil {
+	child, err := s.m.pool.Session()
+	if err != nil && !errors.Is(err, childpool.ErrFull) {
 		s.m.config.Log.Error("directories are not measured", logkey.Err, err)
 		s.budget.rest(now, s.m.config.Period) // the next try is the next round's
+	}
+	if err != nil {
 		return nil
 	}
+	w := &worker{child: child, walks: map[*target]bool{}}
 	s.workers = append(s.workers, w)
 	return w
 }
 
+// dismiss leaves a child without a walk to those that need one later.
+func (s *schedule) dismiss(w *worker) {
+	s.remove(w)
+	if len(w.drop) > 0 {
+		w.child.End()
+		return
+	}
+	w.child.Keep()
+}
+
 // grant gives the target a slice.
-func (s *schedule) grant(t *target, w *worker, now time.Time) {
+func (s *schedule) grant(ctx context.Context, t *target, w *worker, now time.Time) {
 	if t.worker == nil {
 		s.lastWalk++
 		t.due, t.previous = t.turn, t.began
 		t.walk, t.worker, t.began, t.entries = s.lastWalk, w, now, 0
 		w.walks[t] = true
 	}
-	w.busy, w.device, w.since, w.granted, w.checked = t, t.device, now, s.budget.take(), false
-	q := request{Walk: t.walk, Path: t.dir.Path, Mode: t.dir.Mode, Entries: w.granted, Drop: w.drop}
+	w.busy, w.since, w.granted = t, now, s.budget.take()
+	q := &request{Walk: t.walk, Path: t.dir.Path, Mode: t.dir.Mode, Entries: w.granted, Drop: w.drop}
 	w.drop = nil
-	if err := w.process.ask(q); err != nil {
-		s.m.config.Log.Warn("child that measures directories takes no request", logkey.Err, err)
-		w.process.kill() // and its end is reported
-	}
+	w.child.Take(q.Path)
+	go s.m.ask(ctx, w, q) // ends with its answer, or with the child
 }
 
 // handle takes what a child reports.
 func (s *schedule) handle(e event, now time.Time) {
 	w, a := e.from, e.answer
-	if a == nil {
-		s.ended(w, now)
-		return
-	}
 	t := w.busy
-	if t == nil || w.abandoned {
-		return // an answer that came too late
-	}
-	if a.Walk != t.walk {
-		s.m.config.Log.Warn("child that measures directories sent an answer without a request")
-		w.process.kill()
-		return
-	}
-	if a.Entries > w.granted {
-		s.m.config.Log.Warn("child that measures directories looked at more entries than it was granted")
-		w.process.kill()
+	if e.err != nil {
+		s.lose(w, e.err, now)
 		return
 	}
 	s.m.metrics.Entries.Add(float64(a.Entries))
 	t.entries += a.Entries
 	s.budget.give(w.granted - max(a.Entries, 1))
-	w.busy, w.since, w.granted = nil, now, 0
-	d := s.device(w.device)
+	w.busy, w.granted = nil, 0
+	d := s.device(t.device)
 	d.answered, d.hung = true, 0
 	t.turn, t.stuck, s.answered = now, false, now
 	switch {
@@ -425,56 +361,28 @@ func rest(period time.Duration, failed int) time.Duration {
 	return min(period<<min(failed-1, 10), maxRest)
 }
 
-// watch looks after the children that are silent.
-func (s *schedule) watch(now time.Time) {
-	for _, w := range s.workers {
-		if w.abandoned || !s.silent(w, now) {
-			continue
-		}
-		if !w.checked { // it may hang on what was mounted there since the mounts were read
-			s.mountsRead = time.Time{}
-			w.device, w.checked = s.deviceOf(w.busy.dir.Path, now), true
-		}
-		if now.Sub(w.since) >= s.m.config.hung {
-			s.abandon(w, now)
-		}
-	}
-}
-
-// abandon kills a child that hangs, and does not wait for it.
-func (s *schedule) abandon(w *worker, now time.Time) {
-	d := s.device(w.device)
-	d.hanging++
-	d.answered = false
-	w.abandoned = true
-	w.process.kill()
-	s.release(w)
-	s.fail(w.busy, "its device does not answer", resultHung, now)
-}
-
-// release takes all walks from a worker that will not go on with them. They start again elsewhere.
-func (s *schedule) release(w *worker) {
+// lose is called for a child that has ended, or that hangs. Its walks start again elsewhere.
+func (s *schedule) lose(w *worker, err error, now time.Time) {
 	for t := range w.walks {
 		t.end()
 	}
-}
-
-// ended is called for a child that has ended, by itself or because it was killed.
-func (s *schedule) ended(w *worker, now time.Time) {
-	s.release(w)
 	s.remove(w)
-	switch {
-	case w.abandoned:
-		d := s.device(w.device)
-		d.hanging--
-		d.hung++
-		d.rests = now.Add(rest(s.m.config.Period, d.hung))
-	case w.busy != nil:
+	w.child.End()
+	if !errors.Is(err, childpool.ErrHangs) {
+		if errors.Is(err, errAnswer) {
+			s.m.config.Log.Warn("child that measures directories is killed", logkey.Err, err)
+		}
 		s.fail(w.busy, "the child ended that measured it", resultFailed, now)
+		return
 	}
+	d := s.device(w.child.Lane()) // it may be what was mounted there since the walk began
+	d.answered = false
+	d.hung++
+	d.rests = now.Add(rest(s.m.config.Period, d.hung))
+	s.fail(w.busy, "its device does not answer", resultHung, now)
 }
 
-func (s *schedule) device(id deviceID) *device {
+func (s *schedule) device(id childpool.Lane) *device {
 	d := s.devices[id]
 	if d == nil {
 		d = &device{}
@@ -489,13 +397,8 @@ func (s *schedule) remove(w *worker) {
 
 // show sets the metrics, and says once that there are too many children.
 func (s *schedule) show() {
-	abandoned := 0
-	for _, w := range s.workers {
-		if w.abandoned {
-			abandoned++
-		}
-	}
-	s.m.metrics.show(len(s.workers)-abandoned, abandoned)
+	busy, idle, abandoned := s.m.pool.Children()
+	s.m.metrics.show(busy+idle, abandoned)
 	crowded := abandoned >= maxChildren-1
 	if crowded && !s.crowded {
 		s.m.config.Log.Error("devices that do not answer hold all children but one that may measure directories; "+
@@ -513,13 +416,8 @@ func (s *schedule) wake(now time.Time) time.Time {
 		}
 	}
 	for _, w := range s.workers {
-		switch {
-		case w.abandoned:
-		case w.busy != nil:
+		if w.busy != nil {
 			sooner(w.since.Add(s.m.config.silent))
-			sooner(w.since.Add(s.m.config.hung))
-		case len(w.walks) == 0:
-			sooner(w.since.Add(linger))
 		}
 	}
 	for _, t := range s.targets {
@@ -534,18 +432,15 @@ func (s *schedule) wake(now time.Time) time.Time {
 
 // stop ends the children. It waits for them, but not for those that hang.
 func (s *schedule) stop() {
+	s.m.pool.Close()
 	for _, w := range s.workers {
-		w.process.kill()
+		w.child.End()
 	}
-	s.workers = slices.DeleteFunc(s.workers, func(w *worker) bool { return w.abandoned })
 	timeout := time.NewTimer(stopWithin)
 	defer timeout.Stop()
-	for len(s.workers) > 0 {
+	for _, w := range s.workers {
 		select {
-		case e := <-s.m.events:
-			if e.answer == nil {
-				s.remove(e.from)
-			}
+		case <-w.child.Ended():
 		case <-timeout.C:
 			return
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +16,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/microlet/microlet/services/internal/childpool"
+	"github.com/microlet/microlet/services/internal/testing/childtest"
 )
 
 // perEntry is how long a simulated child takes for an entry.
@@ -28,12 +32,12 @@ type world struct {
 	entries map[string]int
 	// hangs are devices that do not answer; a call there ends when the channel is closed, or when its child is killed
 	// if mortal.
-	hangs  map[deviceID]chan struct{}
+	hangs  map[childpool.Lane]chan struct{}
 	mortal bool
 	broken map[string]string
 	dies   string
 	full   bool // no child can be started
-	mounts mounts
+	mounts childpool.MountPoints
 
 	alive, mostAlive, started int
 	looked                    []sample
@@ -46,73 +50,62 @@ type sample struct {
 }
 
 func newWorld(t *testing.T) *world {
-	return &world{t: t, entries: map[string]int{}, hangs: map[deviceID]chan struct{}{}, broken: map[string]string{},
-		mounts: mounts{"/": {8, 1}}}
+	return &world{t: t, entries: map[string]int{}, hangs: map[childpool.Lane]chan struct{}{}, broken: map[string]string{},
+		mounts: childpool.MountPoints{"/": {Major: 8, Minor: 1}}}
 }
 
-// actor is a simulated child.
-type actor struct {
-	w        *world
-	requests chan request
-	killed   chan struct{}
-	once     sync.Once
-}
-
-func (a *actor) ask(q request) error { a.requests <- q; return nil }
-func (a *actor) kill()               { a.once.Do(func() { close(a.killed) }) }
-
-func (w *world) launch(report func(*answer)) (process, error) {
-	a := &actor{w: w, requests: make(chan request, 1), killed: make(chan struct{})}
+// start starts a simulated child.
+func (w *world) start() (*childpool.Child, error) {
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	if w.full {
-		w.mu.Unlock()
 		return nil, errors.New("no process can be started")
 	}
 	w.alive++
 	w.started++
 	w.mostAlive = max(w.mostAlive, w.alive)
-	w.mu.Unlock()
+	parent, own := childtest.Pipe()
+	ended := make(chan struct{})
+	c := &childpool.Child{Conn: parent, Kill: func() { _ = own.Close() }, Ended: ended, PID: w.started}
+	table, left := childpool.Table{}, map[uint64]int{}
+	childpool.Handle(table, measureSlice, func(ctx context.Context, q request) (*answer, error) {
+		return w.measure(ctx, c, &q, left)
+	})
 	go func() {
-		a.run(report)
+		defer close(ended)
+		_ = childpool.Serve(own, table)
+		_ = own.Close()
 		w.mu.Lock()
+		defer w.mu.Unlock()
 		w.alive--
-		w.mu.Unlock()
-		report(nil)
 	}()
+	return c, nil
+}
+
+// measure is what a simulated child does. left has what is left of its walks.
+func (w *world) measure(ctx context.Context, c *childpool.Child, q *request, left map[uint64]int) (*answer, error) {
+	for _, id := range q.Drop {
+		delete(left, id)
+	}
+	if !w.call(ctx, q.Path) {
+		return nil, ctx.Err()
+	}
+	a, ok := w.serve(q, left)
+	if !ok {
+		c.Kill()
+		return nil, nil
+	}
+	if len(left) > maxWalks {
+		w.t.Errorf("%d walks at a time", len(left))
+	}
 	return a, nil
 }
 
-func (a *actor) run(report func(*answer)) {
-	left := map[uint64]int{}
-	for {
-		var q request
-		select {
-		case <-a.killed:
-			return
-		case q = <-a.requests:
-		}
-		for _, id := range q.Drop {
-			delete(left, id)
-		}
-		if !a.call(q.Path) {
-			return
-		}
-		answer, ok := a.w.serve(q, left)
-		if !ok {
-			return
-		}
-		if len(left) > maxWalks {
-			a.w.t.Errorf("%d walks at a time", len(left))
-		}
-		report(answer)
-	}
-}
-
 // call waits as long as the device of the path hangs.
-func (a *actor) call(path string) bool {
-	a.w.mu.Lock()
-	hangs, mortal := a.w.hangs[a.w.mounts.device(path)], a.w.mortal
-	a.w.mu.Unlock()
+func (w *world) call(ctx context.Context, path string) bool {
+	w.mu.Lock()
+	hangs, mortal := w.hangs[w.device(path)], w.mortal
+	w.mu.Unlock()
 	if hangs == nil {
 		return true
 	}
@@ -123,12 +116,21 @@ func (a *actor) call(path string) bool {
 	select {
 	case <-hangs:
 		return true
-	case <-a.killed:
+	case <-ctx.Done(): // it was killed
 		return false
 	}
 }
 
-func (w *world) serve(q request, left map[uint64]int) (*answer, bool) {
+// device is that of a path.
+func (w *world) device(path string) childpool.Lane {
+	for ; ; path = filepath.Dir(path) {
+		if id, ok := w.mounts[path]; ok {
+			return id
+		}
+	}
+}
+
+func (w *world) serve(q *request, left map[uint64]int) (*answer, bool) {
 	w.mu.Lock()
 	size, ok := w.entries[q.Path]
 	broken, dies := w.broken[q.Path], w.dies == q.Path
@@ -163,7 +165,7 @@ func (w *world) serve(q request, left map[uint64]int) (*answer, bool) {
 }
 
 // hang has a device answer nothing from now on, and heal has all answer again.
-func (w *world) hang(id deviceID) {
+func (w *world) hang(id childpool.Lane) {
 	w.set(func() { w.hangs[id] = make(chan struct{}) })
 }
 
@@ -188,8 +190,8 @@ func (w *world) measurer(c Config) (*Measurer, *bytes.Buffer, func()) {
 	log := &bytes.Buffer{}
 	c.Log = slog.New(slog.NewTextHandler(log, nil))
 	c.Metrics = testMetrics()
-	c.launch = w.launch
-	c.mounts = func() (mounts, error) { w.mu.Lock(); defer w.mu.Unlock(); return w.mounts, nil }
+	c.start = w.start
+	c.mounts = func() (childpool.MountPoints, error) { w.mu.Lock(); defer w.mu.Unlock(); return w.mounts, nil }
 	m := New(c)
 	ctx, cancel := context.WithCancel(w.t.Context())
 	done := make(chan error, 1)
@@ -381,7 +383,7 @@ func TestADeviceThatHangsHangsAlone(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				w.mortal = mortal
-				nfs := deviceID{0, 50}
+				nfs := childpool.Lane{Major: 0, Minor: 50}
 				w.mounts["/nfs"] = nfs
 				w.entries["/nfs/a"], w.entries["/nfs/b"] = 5, 5
 				local := w.add("local", 50, 10)
@@ -441,8 +443,8 @@ func TestADeviceThatIsMountedOverADirectory(t *testing.T) {
 		sleep(31 * time.Second)
 		w.track(m, append(local, "/late")...) // so that the mounts are read at 40 s
 		sleep(20 * time.Second)
-		nfs := deviceID{0, 50}
-		w.set(func() { w.mounts = mounts{"/": {8, 1}, "/late": nfs} })
+		nfs := childpool.Lane{Major: 0, Minor: 50}
+		w.set(func() { w.mounts = childpool.MountPoints{"/": {Major: 8, Minor: 1}, "/late": nfs} })
 		w.hang(nfs)
 		defer w.heal()
 		for range 10 {
@@ -459,14 +461,14 @@ func TestADeviceThatIsMountedOverADirectory(t *testing.T) {
 func TestBoundOnChildren(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.mounts["/good"] = deviceID{8, 2}
+		w.mounts["/good"] = childpool.Lane{Major: 8, Minor: 2}
 		w.entries["/good"] = 10
 		defer w.heal()
 		paths := []string{"/good"}
 		for i := range 40 {
 			p := fmt.Sprint("/nfs", i)
-			w.mounts[p], w.entries[p] = deviceID{0, i}, 1
-			w.hang(deviceID{0, i})
+			w.mounts[p], w.entries[p] = childpool.Lane{Major: 0, Minor: i}, 1
+			w.hang(childpool.Lane{Major: 0, Minor: i})
 			paths = append(paths, p)
 		}
 		m, log, stop := w.measurer(Config{})
@@ -498,7 +500,7 @@ func TestBoundOnChildren(t *testing.T) {
 func TestStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.hang(deviceID{8, 1})
+		w.hang(childpool.Lane{Major: 8, Minor: 1})
 		defer w.heal()
 		w.entries["/dir"] = 1
 		m, _, stop := w.measurer(Config{})

@@ -3,12 +3,26 @@ package diskusage
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/microlet/microlet/services/internal/childpool"
 	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
+
+func newWalker(t *testing.T, hung time.Duration) *Walker {
+	t.Helper()
+	w := NewWalker(slog.New(slog.NewTextHandler(t.Output(), nil)))
+	w.hung = hung
+	return w
+}
+
+func children(w *Walker) int {
+	busy, idle, hung := w.pool.Children()
+	return busy + idle + hung
+}
 
 func TestAWalker(t *testing.T) {
 	top := tree(t)
@@ -16,7 +30,7 @@ func TestAWalker(t *testing.T) {
 	write(t, filepath.Join(top, "log"), 1)
 	volume, log := Dir{Path: filepath.Join(top, "volume")}, Dir{Path: filepath.Join(top, "log")}
 	gone := Dir{Path: filepath.Join(top, "gone"), Mode: Files}
-	var w Walker
+	w := newWalker(t, hungAfter)
 	got, err := w.Walk(t.Context(), []Dir{volume, gone, log})
 	if err != nil || len(got) != 3 || got[volume].UsedBytes != 8192 || got[log].UsedBytes != 4096 ||
 		got[gone] != (Usage{}) {
@@ -30,7 +44,7 @@ func TestAWalker(t *testing.T) {
 	if _, err := w.Walk(ctx, []Dir{volume}); !errors.Is(err, context.Canceled) {
 		t.Errorf("after the end: %v", err)
 	}
-	proctest.Await(t, patience, "the end of all children", func() bool { return w.children.Load() == 0 })
+	proctest.Await(t, patience, "the end of all children", func() bool { return children(w) == 0 })
 }
 
 // TestAWalkerThatIsInterrupted says what it has seen until then.
@@ -39,9 +53,9 @@ func TestAWalkerThatIsInterrupted(t *testing.T) {
 	defer end()
 	seen := Dir{Path: tree(t)}
 	write(t, filepath.Join(seen.Path, "file"), 5000)
-	w := Walker{hung: 5 * time.Second}
+	w := newWalker(t, 5*time.Second)
 	got, err := w.Walk(t.Context(), []Dir{seen, {Path: hangs}})
-	if !errors.Is(err, errHangs) || got[seen].UsedBytes < 8192 {
+	if !errors.Is(err, childpool.ErrHangs) || got[seen].UsedBytes < 8192 {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
@@ -49,20 +63,20 @@ func TestAWalkerThatIsInterrupted(t *testing.T) {
 // TestAWalkerLeavesAChildThatHangsBehind, and no more than a few of them.
 func TestAWalkerLeavesAChildThatHangsBehind(t *testing.T) {
 	hangs, end := fuse(t)
-	w := Walker{hung: 200 * time.Millisecond}
+	w := newWalker(t, 200*time.Millisecond)
 	for range maxWalkers {
-		if _, err := w.Walk(t.Context(), []Dir{{Path: hangs}}); !errors.Is(err, errHangs) {
+		if _, err := w.Walk(t.Context(), []Dir{{Path: hangs}}); !errors.Is(err, childpool.ErrHangs) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := w.Walk(t.Context(), []Dir{{Path: tree(t)}}); !errors.Is(err, errBusy) {
+	if _, err := w.Walk(t.Context(), []Dir{{Path: tree(t)}}); !errors.Is(err, childpool.ErrFull) {
 		t.Errorf("with %d children that hang: %v", maxWalkers, err)
 	}
 	end()
 	proctest.Await(t, patience, "the end of the children after that of the file system", func() bool {
-		return w.children.Load() == 0
+		return children(w) == 0
 	})
-	w.hung = 0
+	w.hung = hungAfter
 	if _, err := w.Walk(t.Context(), []Dir{{Path: tree(t)}}); err != nil {
 		t.Error(err)
 	}

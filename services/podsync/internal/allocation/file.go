@@ -110,7 +110,17 @@ func (f *file) flush() error {
 	if len(dirty)+len(waiting) == 0 {
 		return nil
 	}
-	failed := f.writeAll(dirty, waiting)
+	changes := map[types.UID]*pod.Resources{}
+	for uid := range dirty {
+		changes[uid] = nil
+		if r, ok := f.value(uid); ok {
+			changes[uid] = &r
+		}
+	}
+	for uid, w := range waiting {
+		changes[uid] = &w.resources
+	}
+	failed := f.records.Write(changes)
 	var problem error
 	f.mu.Lock()
 	for uid, err := range failed {
@@ -132,46 +142,6 @@ func (f *file) flush() error {
 		f.log.Info("resources of pods are recorded again")
 	}
 	return problem
-}
-
-// writeAll writes pods all at once, and returns the errors of those that are not written.
-func (f *file) writeAll(dirty map[types.UID]struct{}, waiting map[types.UID]awaited) map[types.UID]error {
-	set, removed := map[types.UID]pod.Resources{}, false
-	for uid := range dirty {
-		if r, ok := f.value(uid); ok {
-			set[uid] = r
-			continue
-		}
-		f.records.Remove(uid)
-		removed = true
-	}
-	for uid, w := range waiting {
-		set[uid] = w.resources
-	}
-	var mu sync.Mutex
-	failed := map[types.UID]error{}
-	var all sync.WaitGroup
-	for uid, r := range set {
-		all.Go(func() {
-			if err := f.records.Set(uid, r); err != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				failed[uid] = err
-			}
-		})
-	}
-	all.Wait()
-	if !removed {
-		return failed
-	}
-	if err := f.records.Flush(); err != nil {
-		for uid := range dirty {
-			if _, ok := set[uid]; !ok {
-				failed[uid] = err
-			}
-		}
-	}
-	return failed
 }
 
 // unwritten returns why the last write failed.

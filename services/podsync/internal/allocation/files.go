@@ -20,29 +20,15 @@ const (
 // reasonFileUnusable is the reason of the Event about a file that could not be read. The kubelet does not start then.
 const reasonFileUnusable = "PodResourcesFileUnusable"
 
-// records is one of the files. Calls at one time share a write.
+// records is one of the files.
 type records interface {
 	// Get returns what the file has of a pod.
 	Get(uid types.UID) (pod.Resources, bool)
-	// Set writes the resources of a pod, and returns when they are on the disk. After an error the file has what it had.
-	Set(uid types.UID, r pod.Resources) error
-	// Remove drops a pod from the next write. Flush writes if there is something to write.
-	Remove(uid types.UID)
-	Flush() error
+	// Write gives these pods other resources, or none to those with nil, and returns when that is on the disk. Those of
+	// which it returns an error have what they had.
+	Write(changes map[types.UID]*pod.Resources) map[types.UID]error
 	// UIDs returns the pods of the file.
 	UIDs() []types.UID
-}
-
-// onDisk is a store of the resources of pods.
-type onDisk struct{ *store.Store }
-
-func (d onDisk) Get(uid types.UID) (pod.Resources, bool) {
-	r, ok := d.Store.Get(uid)
-	return pod.Resources(r), ok
-}
-
-func (d onDisk) Set(uid types.UID, r pod.Resources) error {
-	return d.Store.Set(uid, store.PodResources(r))
 }
 
 // open opens a file. Of one that cannot be used, or of which a part cannot, the operator learns, and podsync goes on
@@ -53,5 +39,5 @@ func open(o *Options, name string) records {
 		o.Log.Error("resources of pods cannot be read, going by what their status shows", logkey.Err, problem)
 		o.Events.Eventf(o.Node, v1.EventTypeWarning, reasonFileUnusable, "Resources of pods cannot be read: %v", problem)
 	}
-	return onDisk{s}
+	return s
 }

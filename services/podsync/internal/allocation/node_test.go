@@ -44,19 +44,7 @@ func (d *disk) Get(uid types.UID) (pod.Resources, bool) {
 	return r, ok
 }
 
-func (d *disk) Set(uid types.UID, r pod.Resources) error {
-	return d.write(func() { d.pods[uid] = r })
-}
-
-func (d *disk) Remove(uid types.UID) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.pods, uid)
-}
-
-func (d *disk) Flush() error { return d.write(func() {}) }
-
-func (d *disk) write(change func()) error {
+func (d *disk) Write(changes map[types.UID]*pod.Resources) map[types.UID]error {
 	d.mu.Lock()
 	hangs := d.hangs
 	d.mu.Unlock()
@@ -65,11 +53,18 @@ func (d *disk) write(change func()) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.full {
-		return errors.New("no space left on device")
+	failed := map[types.UID]error{}
+	for uid, r := range changes {
+		switch {
+		case d.full:
+			failed[uid] = errors.New("no space left on device")
+		case r == nil:
+			delete(d.pods, uid)
+		default:
+			d.pods[uid] = *r
+		}
 	}
-	change()
-	return nil
+	return failed
 }
 
 func (d *disk) UIDs() []types.UID {

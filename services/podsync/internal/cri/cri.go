@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/childpool"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/openlog"
@@ -28,7 +29,6 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/cri/internal/state"
 	"github.com/microlet/microlet/services/podsync/internal/cri/monitor"
 	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
-	"github.com/microlet/microlet/services/podsync/internal/mounter"
 )
 
 // Options of a Runtime.
@@ -37,7 +37,7 @@ type Options struct {
 	// Classes finds the handlers of pods.
 	Classes runtimeclass.Finder
 	// Children make calls on foreign file systems, as to read a container's termination message.
-	Children *mounter.Pool
+	Children *childpool.Pool
 	// Checkpoints is the folder where checkpoints of containers are written.
 	Checkpoints string
 	// Calls bounds the calls that start or remove sandboxes and containers at one time.
@@ -54,7 +54,7 @@ type Runtime struct {
 	// Containers are those of all pods, by which the gateway decides. Who reports of pods fills them.
 	Containers *containers.Index
 	// Children make calls on foreign file systems, as to read a container's termination message.
-	Children *mounter.Pool
+	Children *childpool.Pool
 
 	connections *runtime.Services
 	gateway     *gateway.Gateway

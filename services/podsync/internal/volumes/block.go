@@ -3,12 +3,12 @@ package volumes
 import (
 	"context"
 
-	"github.com/microlet/microlet/services/podsync/internal/mounter"
+	"github.com/microlet/microlet/services/internal/childpool"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/blockdevice"
 )
 
 // Devices map block devices for pods in child processes. One mapping of a volume is made or undone at a time.
-type Devices struct{ Foreign mounter.Mounter }
+type Devices struct{ Foreign childpool.Runner }
 
 // Map maps a device.
 func (d Devices) Map(ctx context.Context, m blockdevice.Mapping) (blockdevice.State, error) {

@@ -18,8 +18,8 @@ import (
 	"k8s.io/client-go/tools/record"
 	mount "k8s.io/mount-utils"
 
+	"github.com/microlet/microlet/services/internal/childpool"
 	"github.com/microlet/microlet/services/podsync/internal/cluster/persistentvolume"
-	"github.com/microlet/microlet/services/podsync/internal/mounter"
 )
 
 // claimed are PersistentVolumes by the names of the volumes that claim them. It counts how often it is asked.
@@ -223,21 +223,21 @@ func TestReadWriteOncePod(t *testing.T) {
 	}
 }
 
-// during is a mounter whose calls of one operation do something else instead, once.
+// during is a Runner whose calls of one operation do something else instead, once.
 type during struct {
-	mounter.Mounter
+	childpool.Runner
 	operation string
 	do        func() error
 }
 
-func (d *during) Run(ctx context.Context, c mounter.Call) (json.RawMessage, error) {
+func (d *during) Run(ctx context.Context, c childpool.Call) (json.RawMessage, error) {
 	if do := d.do; do != nil && c.Operation == d.operation {
 		d.do = nil
 		if err := do(); err != nil {
 			return nil, err
 		}
 	}
-	return d.Mounter.Run(ctx, c)
+	return d.Runner.Run(ctx, c)
 }
 
 // Of two pods one has the volume: also while it is mounted for the first one, after a restart, and until it is

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/microlet/microlet/services/podsync/internal/mounter"
+	"github.com/microlet/microlet/services/internal/childpool"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/csivolume"
 )
 
@@ -32,7 +32,7 @@ type CSI interface {
 // inlineCSI is a volume that a CSI driver makes for one pod.
 type inlineCSI struct {
 	csi     CSI
-	foreign mounter.Mounter
+	foreign childpool.Runner
 	notes   *notes
 	events  events
 	log     *slog.Logger
@@ -65,7 +65,7 @@ func (i *inlineCSI) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
 }
 
 // publish gives the volume to the pod, and to its fsGroup.
-func publish(ctx context.Context, csi CSI, foreign mounter.Mounter, sent events, log *slog.Logger,
+func publish(ctx context.Context, csi CSI, foreign childpool.Runner, sent events, log *slog.Logger,
 	v *csivolume.Volume) (mounted Mounted, republish bool, err error) {
 	published, err := csi.Publish(ctx, v)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	mount "k8s.io/mount-utils"
 
-	"github.com/microlet/microlet/services/podsync/internal/mounter"
+	"github.com/microlet/microlet/services/internal/childpool"
 )
 
 const emptyDirName = "kubernetes.io~empty-dir"
@@ -21,7 +21,7 @@ const emptyDirName = "kubernetes.io~empty-dir"
 // emptyDir is a folder that lives as long as its pod: on disk, in memory or of huge pages.
 type emptyDir struct {
 	memory  *memory
-	foreign mounter.Mounter
+	foreign childpool.Runner
 }
 
 func (e *emptyDir) Name() string { return emptyDirName }

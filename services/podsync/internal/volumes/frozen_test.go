@@ -15,11 +15,11 @@ import (
 	v1 "k8s.io/api/core/v1"
 	mount "k8s.io/mount-utils"
 
+	"github.com/microlet/microlet/services/internal/childpool"
 	"github.com/microlet/microlet/services/internal/testing/proctest"
-	"github.com/microlet/microlet/services/podsync/internal/mounter"
 )
 
-var children = mounter.Program(Operations)
+var children = childpool.Program("microlet-mounter", Operations)
 
 func TestMain(m *testing.M) {
 	if children.Run() || hanging.Run() {
@@ -82,10 +82,7 @@ func waiting(t *testing.T) []string {
 // TestAFrozenFileSystemHoldsNoThread: pods have a frozen file system as a hostPath and as the volume of a subPath.
 func TestAFrozenFileSystemHoldsNoThread(t *testing.T) {
 	dir, thaw := frozen(t)
-	pool, err := mounter.NewPool(mounter.Options{Program: children})
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := childpool.New(childpool.Options{Program: children})
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(func() {
 		cancel()

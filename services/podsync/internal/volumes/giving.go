@@ -9,7 +9,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/microlet/microlet/services/podsync/internal/mounter"
+	"github.com/microlet/microlet/services/internal/childpool"
 )
 
 const (
@@ -25,7 +25,7 @@ func (e events) giving(ctx context.Context, p *v1.Pod, dir string) (reported con
 	ctx, cancel := context.WithCancel(ctx)
 	var begun sync.Once
 	var files atomic.Int64
-	return mounter.WithProgress(ctx, func(n int64) {
+	return childpool.WithProgress(ctx, func(n int64) {
 		files.Store(n)
 		begun.Do(func() { go e.reportGiving(ctx, p, afterUID(p, dir), &files) }) // ends with done
 	}), cancel

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 
-	"github.com/microlet/microlet/services/podsync/internal/mounter"
+	"github.com/microlet/microlet/services/internal/childpool"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/csivolume"
 )
 
@@ -26,9 +26,9 @@ type slowFiles struct {
 	err   error
 }
 
-func (s *slowFiles) Run(ctx context.Context, _ mounter.Call) (json.RawMessage, error) {
+func (s *slowFiles) Run(ctx context.Context, _ childpool.Call) (json.RawMessage, error) {
 	for i := range s.files {
-		mounter.Report(ctx, i)
+		childpool.Report(ctx, i)
 		time.Sleep(700 * time.Millisecond)
 	}
 	return nil, s.err
@@ -103,14 +103,14 @@ func TestGivingReportsEachFile(t *testing.T) {
 	}
 	for range 2 {
 		var reports []int64
-		ctx := mounter.WithProgress(t.Context(), func(n int64) { reports = append(reports, n) })
+		ctx := childpool.WithProgress(t.Context(), func(n int64) { reports = append(reports, n) })
 		call := giveCall{Dir: dir, Group: 4242}
 		if _, err := giveVolume.Do(ctx, Operations(), dir, call); err != nil || !slices.Equal(reports, []int64{0, 1, 2, 3}) {
 			t.Errorf("%v, reports %v", err, reports)
 		}
 	}
 	var reports []int64
-	ctx := mounter.WithProgress(t.Context(), func(n int64) { reports = append(reports, n) })
+	ctx := childpool.WithProgress(t.Context(), func(n int64) { reports = append(reports, n) })
 	call := giveCall{Dir: dir, Group: 4242, OnRootMismatch: true}
 	if _, err := giveVolume.Do(ctx, Operations(), dir, call); err != nil || len(reports) > 0 {
 		t.Errorf("a folder that is right: %v, reports %v", err, reports)

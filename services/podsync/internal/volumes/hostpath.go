@@ -13,13 +13,13 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/microlet/microlet/services/internal/childpool"
 	"github.com/microlet/microlet/services/internal/logkey"
-	"github.com/microlet/microlet/services/podsync/internal/mounter"
 )
 
 // hostPath is something of the node itself. It may lie on a file system that hangs.
 type hostPath struct {
-	foreign mounter.Mounter
+	foreign childpool.Runner
 	private func(p *v1.Pod) string // see ManagerOptions.Private
 	log     *slog.Logger
 

@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/microlet/microlet/services/internal/childpool"
 	"github.com/microlet/microlet/services/podsync/internal/cluster/persistentvolume"
-	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/blockdevice"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/selinuxlabel"
 )
@@ -33,7 +33,7 @@ const (
 type localVolumes struct {
 	// root is --root-dir.
 	root    string
-	foreign mounter.Mounter
+	foreign childpool.Runner
 	// subPaths are those of all pods.
 	subPaths SubPaths
 	private  func(p *v1.Pod) string // see ManagerOptions.Private

@@ -18,9 +18,9 @@ import (
 	"k8s.io/client-go/tools/record"
 	mount "k8s.io/mount-utils"
 
+	"github.com/microlet/microlet/services/internal/childpool"
 	"github.com/microlet/microlet/services/podsync/internal/cluster/podcertificate"
-	"github.com/microlet/microlet/services/podsync/internal/mounter"
-	"github.com/microlet/microlet/services/podsync/internal/mounter/mountlist"
+	"github.com/microlet/microlet/services/podsync/internal/mountlist"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/csivolume"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/metrics"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/selinuxlabel"
@@ -74,7 +74,7 @@ type ManagerOptions struct {
 	// Expansion grows what is in volumes with their claims. Nil grows nothing.
 	Expansion Expansion
 	// Foreign runs Operations on what may lie on a file system that hangs.
-	Foreign mounter.Mounter
+	Foreign childpool.Runner
 	// Mounter mounts what lies in the root folder and is podsync's own.
 	Mounter mount.Interface
 	// Allocatable is what pods may use of the node, for resourceFieldRef.

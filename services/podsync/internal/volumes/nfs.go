@@ -16,8 +16,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	mount "k8s.io/mount-utils"
 
-	"github.com/microlet/microlet/services/podsync/internal/mounter"
-	"github.com/microlet/microlet/services/podsync/internal/mounter/mountlist"
+	"github.com/microlet/microlet/services/internal/childpool"
+	"github.com/microlet/microlet/services/podsync/internal/mountlist"
 	"github.com/microlet/microlet/services/podsync/internal/pod/nfsexport"
 )
 
@@ -31,7 +31,7 @@ const (
 
 // nfs is a folder that a server exports, which a pod names itself.
 type nfs struct {
-	foreign mounter.Mounter
+	foreign childpool.Runner
 	mounter string // ManagerOptions.NFSMounter
 	notes   *notes
 }
@@ -67,7 +67,7 @@ func (n *nfs) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
 
 // setUpNFS mounts an export. One mount of an export is tried at a time, so that a server that is away costs one child,
 // however many pods wait for it. The files' groups are the server's: no fsGroup changes them.
-func setUpNFS(ctx context.Context, foreign mounter.Mounter, source *v1.NFSVolumeSource, call nfsCall) (Mounted, error) {
+func setUpNFS(ctx context.Context, foreign childpool.Runner, source *v1.NFSVolumeSource, call nfsCall) (Mounted, error) {
 	var err error
 	if call.Export, err = nfsexport.Of(source); err != nil {
 		return Mounted{}, err
@@ -238,7 +238,7 @@ func (k *kernel) unmountNFS(ctx context.Context, path string) error {
 			return err
 		case <-look.C:
 			if listed, err := k.isListed(path); err == nil && !listed {
-				mounter.Leave(ctx)
+				childpool.Leave(ctx)
 				return nil
 			}
 		case <-timer.C:

@@ -19,9 +19,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	mount "k8s.io/mount-utils"
 
+	"github.com/microlet/microlet/services/internal/childpool"
 	"github.com/microlet/microlet/services/internal/childprocess"
 	"github.com/microlet/microlet/services/internal/testing/proctest"
-	"github.com/microlet/microlet/services/podsync/internal/mounter"
 )
 
 // nfsProgram stands in for mount(8) of an export, and is executed as that would be. It keeps what it is called with,
@@ -45,7 +45,7 @@ esac
 
 // hanging is a program whose mount(8) waits for a server that is away. It keeps the numbers of its processes.
 var hanging = func() *childprocess.Program {
-	p := mounter.Program(func() mounter.Table {
+	p := childpool.Program("microlet-mounter", func() childpool.Table {
 		program := os.Getenv("MICROLET_TEST_NFS") + ".sh"
 		text := "#!/bin/sh\necho $$ >>" + os.Getenv("MICROLET_TEST_NFS") + "\nexec sleep 1000\n"
 		if err := os.WriteFile(program, []byte(text), 0o700); err != nil {
@@ -58,7 +58,7 @@ var hanging = func() *childprocess.Program {
 }()
 
 // nfsKernel mounts exports with nfsProgram. calls returns how it was called.
-func nfsKernel(t *testing.T) (table mounter.Table, calls func() []string) {
+func nfsKernel(t *testing.T) (table childpool.Table, calls func() []string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root: it mounts")
@@ -107,7 +107,7 @@ func (s servers) List() ([]mount.MountPoint, error) {
 	return all, err
 }
 
-func nfsManager(t *testing.T, root, boot string, table mounter.Table, c Claims) *Manager {
+func nfsManager(t *testing.T, root, boot string, table childpool.Table, c Claims) *Manager {
 	t.Helper()
 	a := &api{}
 	return NewManager(ManagerOptions{
@@ -307,10 +307,7 @@ func TestNamesOfSources(t *testing.T) {
 func TestNFSServerThatHangs(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "calls")
 	hanging.Env = append(hanging.Env, "MICROLET_TEST_NFS="+log)
-	pool, err := mounter.NewPool(mounter.Options{Program: hanging})
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := childpool.New(childpool.Options{Program: hanging})
 	m := NewManager(ManagerOptions{RootDir: t.TempDir(), Tokens: noTokens{}, Mounter: mount.New(""), Foreign: pool})
 	p := user(v1.VolumeSource{NFS: &v1.NFSVolumeSource{Server: "fs", Path: "/export"}})
 	for tries := 1; tries <= 2; tries++ {
@@ -339,11 +336,11 @@ func TestNFSServerThatHangs(t *testing.T) {
 
 // asked keeps what is asked for, and where, and refuses what is at a path with "away".
 type asked struct {
-	mounter.Mounter
+	childpool.Runner
 	calls []string
 }
 
-func (a *asked) Run(ctx context.Context, c mounter.Call) (json.RawMessage, error) {
+func (a *asked) Run(ctx context.Context, c childpool.Call) (json.RawMessage, error) {
 	a.calls = append(a.calls, strings.TrimSpace(c.Operation+" "+c.Path+" "+c.On))
 	if strings.Contains(c.Path, "away") {
 		return nil, errors.New("has not answered")

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/microlet/microlet/services/internal/atomicfile"
-	"github.com/microlet/microlet/services/podsync/internal/mounter/mountlist"
+	"github.com/microlet/microlet/services/podsync/internal/mountlist"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/selinuxlabel"
 )
 

@@ -10,8 +10,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/microlet/microlet/services/internal/childpool"
 	"github.com/microlet/microlet/services/internal/logkey"
-	"github.com/microlet/microlet/services/podsync/internal/mounter"
 )
 
 // What an fsGroup may do with files: read those of a volume that is read-only, else write too.
@@ -48,7 +48,7 @@ type refusals struct {
 func giveVolumeToGroup(ctx context.Context, dir string, group *int64, mask fs.FileMode) (refused refusals, err error) {
 	var files int64
 	report := func() {
-		mounter.Report(ctx, files)
+		childpool.Report(ctx, files)
 		files++
 	}
 	err = give(dir, group, mask, report, func(err error) error {

@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/microlet/microlet/services/internal/childpool"
 	"github.com/microlet/microlet/services/podsync/internal/cluster/persistentvolume"
-	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/csivolume"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/selinuxlabel"
 )
@@ -18,7 +18,7 @@ type persistentCSI struct {
 	csi CSI
 	// root is --root-dir.
 	root    string
-	foreign mounter.Mounter
+	foreign childpool.Runner
 	events  events
 	log     *slog.Logger
 }

@@ -7,14 +7,14 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/microlet/microlet/services/internal/childpool"
 	"github.com/microlet/microlet/services/podsync/internal/cluster/persistentvolume"
-	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/selinuxlabel"
 )
 
 // persistentHostPath are PersistentVolumes with hostPath.
 type persistentHostPath struct {
-	foreign mounter.Mounter
+	foreign childpool.Runner
 	private func(p *v1.Pod) string // see ManagerOptions.Private
 }
 

@@ -4,14 +4,14 @@ import (
 	"context"
 	"path/filepath"
 
+	"github.com/microlet/microlet/services/internal/childpool"
 	"github.com/microlet/microlet/services/podsync/internal/cluster/persistentvolume"
-	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/selinuxlabel"
 )
 
 // persistentNFS are PersistentVolumes with nfs.
 type persistentNFS struct {
-	foreign mounter.Mounter
+	foreign childpool.Runner
 	mounter string // ManagerOptions.NFSMounter
 }
 

@@ -14,7 +14,7 @@ import (
 	mount "k8s.io/mount-utils"
 
 	"github.com/microlet/microlet/services/internal/removal"
-	"github.com/microlet/microlet/services/podsync/internal/mounter/mountlist"
+	"github.com/microlet/microlet/services/podsync/internal/mountlist"
 )
 
 // removeCall asks for the removal of a pod's folder.

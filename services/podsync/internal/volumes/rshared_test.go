@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 	mount "k8s.io/mount-utils"
 
-	"github.com/microlet/microlet/services/podsync/internal/mounter/mounttest"
+	"github.com/microlet/microlet/services/podsync/internal/mountlist/mounttest"
 	"github.com/microlet/microlet/services/podsync/internal/node/rootdir"
 )
 

@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	mount "k8s.io/mount-utils"
 
-	"github.com/microlet/microlet/services/podsync/internal/mounter"
-	"github.com/microlet/microlet/services/podsync/internal/mounter/mountlist"
+	"github.com/microlet/microlet/services/internal/childpool"
+	"github.com/microlet/microlet/services/podsync/internal/mountlist"
 )
 
 // SubPaths unmount the subPaths of volumes that several pods may have: as long as a subPath is mounted, the volume
@@ -21,7 +21,7 @@ import (
 type SubPaths struct {
 	// RootDir is the kubelet's --root-dir.
 	RootDir string
-	Foreign mounter.Mounter
+	Foreign childpool.Runner
 }
 
 // Unmount unmounts a pod's subPaths of the volume that is mounted at a path.

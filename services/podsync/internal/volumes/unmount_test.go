@@ -13,23 +13,23 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	mount "k8s.io/mount-utils"
 
+	"github.com/microlet/microlet/services/internal/childpool"
 	"github.com/microlet/microlet/services/podsync/internal/cluster/persistentvolume"
-	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/blockdevice/blocktest"
 )
 
-// mounterFunc is a Mounter.
-type mounterFunc func(ctx context.Context, c mounter.Call) (json.RawMessage, error)
+// runnerFunc is a Runner.
+type runnerFunc func(ctx context.Context, c childpool.Call) (json.RawMessage, error)
 
-func (f mounterFunc) Run(ctx context.Context, c mounter.Call) (json.RawMessage, error) {
+func (f runnerFunc) Run(ctx context.Context, c childpool.Call) (json.RawMessage, error) {
 	return f(ctx, c)
 }
 
 // TestTheWaitForARemovalIsNotCounted: a node may remove the folders of many pods with many files, a few at a time.
 func TestTheWaitForARemovalIsNotCounted(t *testing.T) {
 	removed := false
-	m := NewManager(ManagerOptions{RootDir: t.TempDir(), Tokens: noTokens{}, Mounter: mount.New(""), Foreign: mounterFunc(
-		func(ctx context.Context, c mounter.Call) (json.RawMessage, error) {
+	m := NewManager(ManagerOptions{RootDir: t.TempDir(), Tokens: noTokens{}, Mounter: mount.New(""), Foreign: runnerFunc(
+		func(ctx context.Context, c childpool.Call) (json.RawMessage, error) {
 			removed = true
 			if _, ends := ctx.Deadline(); ends || c.Operation != "remove" || !c.Long || c.Deadline != defaultDeadline {
 				t.Errorf("%+v, and the wait ends: %t", c, ends)
@@ -43,15 +43,15 @@ func TestTheWaitForARemovalIsNotCounted(t *testing.T) {
 
 // refusing refuses the calls on a path, as those of a file system that hangs end.
 type refusing struct {
-	mounter.Mounter
+	childpool.Runner
 	path string
 }
 
-func (r *refusing) Run(ctx context.Context, c mounter.Call) (json.RawMessage, error) {
+func (r *refusing) Run(ctx context.Context, c childpool.Call) (json.RawMessage, error) {
 	if c.Path == r.path {
 		return nil, errors.New("has not answered for 30s: the file system may hang")
 	}
-	return r.Mounter.Run(ctx, c)
+	return r.Runner.Run(ctx, c)
 }
 
 // disks are PersistentVolumes by the names of the volumes that claim them.

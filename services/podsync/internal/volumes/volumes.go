@@ -11,11 +11,11 @@ import (
 
 	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/childpool"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/run"
 	"github.com/microlet/microlet/services/podsync/internal/cluster"
 	"github.com/microlet/microlet/services/podsync/internal/cluster/podcertificate"
-	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/csi"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/csiallocatable"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/csinode"
@@ -45,7 +45,7 @@ type Options struct {
 	// BootID is the kernel's name of this boot.
 	BootID string
 	// Children make the calls on foreign file systems.
-	Children mounter.Mounter
+	Children childpool.Runner
 	Cluster  *cluster.Cluster
 	// NodeName is the name of the node, and Node the Node in the API.
 	NodeName string

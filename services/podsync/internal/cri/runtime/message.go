@@ -17,10 +17,10 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/microlet/microlet/services/internal/childpool"
 	"github.com/microlet/microlet/services/internal/crilog"
 	"github.com/microlet/microlet/services/internal/regularfile"
 	"github.com/microlet/microlet/services/internal/samemount"
-	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pod/labels"
 )
@@ -105,14 +105,14 @@ func (r *Runtime) readMessage(ctx context.Context, file string) (text string, la
 }
 
 // readForeign returns the end of a message file that is not podsync's own.
-var readForeign = mounter.Operation[foreignFile, []byte]{Name: "read termination message", Patience: 10 * time.Second}
+var readForeign = childpool.Operation[foreignFile, []byte]{Name: "read termination message", Patience: 10 * time.Second}
 
 type foreignFile struct{ Path string }
 
-// Operations are what a child does for this package. See package mounter.
-func Operations() mounter.Table {
-	t := mounter.Table{}
-	mounter.Handle(t, readForeign, func(_ context.Context, file foreignFile) ([]byte, error) { return file.end() })
+// Operations are what a child does for this package. See package childpool.
+func Operations() childpool.Table {
+	t := childpool.Table{}
+	childpool.Handle(t, readForeign, func(_ context.Context, file foreignFile) ([]byte, error) { return file.end() })
 	return t
 }
 

@@ -16,10 +16,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/microlet/microlet/services/internal/childpool"
 	"github.com/microlet/microlet/services/internal/crilog"
 	"github.com/microlet/microlet/services/internal/regularfile"
 	"github.com/microlet/microlet/services/internal/testing/notregular"
-	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pod/labels"
 )
@@ -80,7 +80,7 @@ func TestTerminationMessage(t *testing.T) {
 	}
 }
 
-var program = mounter.Program(Operations)
+var program = childpool.Program("microlet-mounter", Operations)
 
 func TestMain(m *testing.M) {
 	if !program.Run() { // the children are of this binary
@@ -122,10 +122,7 @@ func TestAMessageOnAFileSystemThatHangs(t *testing.T) {
 		_ = device.Close() // every request fails then
 		_ = unix.Unmount(dir, unix.MNT_DETACH)
 	})
-	children, err := mounter.NewPool(mounter.Options{Program: program})
-	if err != nil {
-		t.Fatal(err)
-	}
+	children := childpool.New(childpool.Options{Program: program})
 	b := newBench(t, Options{Timeout: 2 * time.Second, PodsDir: "/pods", Foreign: children})
 	b.ended(filepath.Join(dir, "file"))
 	read := make(chan string)
@@ -148,16 +145,16 @@ func TestAMessageOnAFileSystemThatHangs(t *testing.T) {
 
 // asked counts what is asked of it.
 type asked struct {
-	mounter.Mounter
+	childpool.Runner
 	calls int
 	err   error
 }
 
-func (a *asked) Run(ctx context.Context, c mounter.Call) (json.RawMessage, error) {
+func (a *asked) Run(ctx context.Context, c childpool.Call) (json.RawMessage, error) {
 	if a.calls++; a.err != nil {
 		return nil, a.err
 	}
-	return a.Mounter.Run(ctx, c)
+	return a.Runner.Run(ctx, c)
 }
 
 // TestAFileSystemThatHungIsAskedOnce, so that it does not hold the pod each time that its state is read.
@@ -197,7 +194,7 @@ func TestWhoReadsAMessage(t *testing.T) {
 		{in("folder"), refused, 0}, {in("covered"), "volume's", 1}, {volume, "volume's", 1}, {volume + "s", "", 1},
 		{filepath.Join(pods, "u1/volumes/containers/none"), "", 1},
 	} {
-		foreign := &asked{Mounter: Operations()}
+		foreign := &asked{Runner: Operations()}
 		b := newBench(t, Options{PodsDir: pods, Foreign: foreign})
 		b.ended(test.file)
 		got := b.state("u1").Latest("app").Message

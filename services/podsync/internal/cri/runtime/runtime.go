@@ -14,9 +14,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	crierrors "k8s.io/cri-api/pkg/errors"
 
+	"github.com/microlet/microlet/services/internal/childpool"
 	"github.com/microlet/microlet/services/internal/crilist"
 	"github.com/microlet/microlet/services/podsync/internal/cri/internal/calllimit"
-	"github.com/microlet/microlet/services/podsync/internal/mounter"
 )
 
 // defaultTimeout is KubeletConfiguration's runtimeRequestTimeout when it is not set.
@@ -36,7 +36,7 @@ type Options struct {
 	// PodsDir has the folders of pods, with the files that podsync makes for termination messages. Foreign reads other
 	// files; nil reads none.
 	PodsDir string
-	Foreign mounter.Mounter
+	Foreign childpool.Runner
 	Log     *slog.Logger
 	// Metrics are registered here; nil registers none.
 	Metrics prometheus.Registerer

@@ -12,7 +12,7 @@ import (
 	mount "k8s.io/mount-utils"
 
 	"github.com/microlet/microlet/services/internal/samemount"
-	"github.com/microlet/microlet/services/podsync/internal/mounter/mountlist"
+	"github.com/microlet/microlet/services/podsync/internal/mountlist"
 )
 
 // MakeRShared makes a folder, and all that is and will be mounted below it, a shared mount, as the

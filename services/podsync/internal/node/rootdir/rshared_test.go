@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 	mount "k8s.io/mount-utils"
 
-	"github.com/microlet/microlet/services/podsync/internal/mounter/mountlist"
-	"github.com/microlet/microlet/services/podsync/internal/mounter/mounttest"
+	"github.com/microlet/microlet/services/podsync/internal/mountlist"
+	"github.com/microlet/microlet/services/podsync/internal/mountlist/mounttest"
 )
 
 // mountsAt are the mounts at a path, each with what it says of its propagation.

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/microlet/microlet/services/internal/checkpoint"
+	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
 // format is that of both files.
@@ -123,26 +124,9 @@ func parseEach(entries map[types.UID]entry, texts map[types.UID]json.RawMessage,
 // short is a pod's UID for an error: the file may have any text in its place.
 func short(uid types.UID) string { return fmt.Sprintf("%.63q", string(uid)) }
 
-// PodResources are the resources of one pod.
-type PodResources struct {
-	// Containers has the init containers, too.
-	Containers map[string]v1.ResourceRequirements
-	// Pod are those of the pod as a whole; nil if it has none.
-	Pod *v1.ResourceRequirements
-}
-
-// clone returns a copy that shares nothing, with a map of containers.
-func (r PodResources) clone() PodResources {
-	c := PodResources{Containers: make(map[string]v1.ResourceRequirements, len(r.Containers)), Pod: r.Pod.DeepCopy()}
-	for name, of := range r.Containers {
-		c.Containers[name] = *of.DeepCopy()
-	}
-	return c
-}
-
 // entry is what a file has of one pod. It is not changed once it is made.
 type entry struct {
-	resources PodResources
+	resources pod.Resources
 	// volumes are the limits of emptyDirs, and others what this package does not know.
 	volumes map[string]*resource.Quantity
 	others  map[string]json.RawMessage
@@ -157,10 +141,11 @@ type written struct {
 	EmptyDirVolumeLimits map[string]*resource.Quantity
 }
 
-// with returns the entry after a change, as it is read again.
-func (e entry) with(change func(*PodResources)) (entry, error) {
-	r := e.resources.clone()
-	change(&r)
+// with returns the entry with other resources, as it is read again.
+func (e entry) with(r pod.Resources) (entry, error) {
+	if r.Containers == nil {
+		r.Containers = map[string]v1.ResourceRequirements{}
+	}
 	text, err := json.Marshal(written{r.Containers, r.Pod, e.volumes})
 	if err != nil {
 		return entry{}, err
@@ -189,7 +174,7 @@ func parseEntry(text json.RawMessage) (entry, error) {
 	if err != nil {
 		return entry{}, err
 	}
-	e := entry{text: text, resources: PodResources{Containers: granted(is.ContainerResources)}, others: others}
+	e := entry{text: text, resources: pod.Resources{Containers: granted(is.ContainerResources)}, others: others}
 	if is.PodLevelResources != nil {
 		e.resources.Pod = new(is.PodLevelResources.granted())
 	}
@@ -235,5 +220,5 @@ func parseOlder(text json.RawMessage) (entry, error) {
 	if err := json.Unmarshal(text, &containers); err != nil {
 		return entry{}, err
 	}
-	return entry{}.with(func(r *PodResources) { r.Containers = granted(containers) })
+	return entry{}.with(pod.Resources{Containers: granted(containers)})
 }

@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/microlet/microlet/services/internal/checkpoint"
+
+	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
 // file is one with this data, and with the fields of others, which is a JSON object.
@@ -49,10 +51,10 @@ const (
 
 // TestOtherVersions: what they have of resources counts, whichever of their fields this one knows.
 func TestOtherVersions(t *testing.T) {
-	a := map[types.UID]PodResources{"a": containers("c", "1")}
+	a := map[types.UID]pod.Resources{"a": containers("c", "1")}
 	for name, c := range map[string]struct {
 		data, others string
-		want         map[types.UID]PodResources
+		want         map[types.UID]pod.Resources
 		// written is the data after a change of pod b, and writtenOthers is what is beside it.
 		written, writtenOthers string
 	}{
@@ -79,7 +81,7 @@ func TestOtherVersions(t *testing.T) {
 		if read(t, path) != text {
 			t.Errorf("%s: it is written without a change", name)
 		}
-		if err := s.Set("b", PodResources{}); err != nil {
+		if err := setOne(s, "b", pod.Resources{}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		if got, want := read(t, path), file(t, c.written, c.writtenOthers); got != want {
@@ -94,7 +96,7 @@ func TestAChangeKeepsWhatElseAPodHas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(s.Set("a", containers("c", "7")), s.SetContainer("a", "c", cpu("1"))); err != nil {
+	if err := errors.Join(setOne(s, "a", containers("c", "7")), setContainer(s, "a", "c", cpu("1"))); err != nil {
 		t.Fatal(err)
 	}
 	want := `{"entries":{` + strings.Replace(podA[:len(podA)-1], `Limits":null`, `Limits":{"v":"1Gi","w":null}`, 1) + `,"x":[1]}}}`
@@ -129,10 +131,10 @@ func TestNoFileStopsAStart(t *testing.T) {
 			t.Errorf("%s: %q is kept", name, kept)
 		}
 		has(t, s, nil)
-		if err := s.Set("a", containers("c", "1")); err != nil {
+		if err := setOne(s, "a", containers("c", "1")); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		has(t, open(t, path), map[types.UID]PodResources{"a": containers("c", "1")})
+		has(t, open(t, path), map[types.UID]pod.Resources{"a": containers("c", "1")})
 	}
 }
 
@@ -149,11 +151,11 @@ func TestALinkIsNotFollowed(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	has(t, s, nil)
-	if err := s.Set("b", PodResources{}); err != nil {
+	if err := setOne(s, "b", pod.Resources{}); err != nil {
 		t.Fatal(err)
 	}
-	has(t, open(t, other), map[types.UID]PodResources{"a": containers("c", "1")})
-	has(t, open(t, path), map[types.UID]PodResources{"b": containers()})
+	has(t, open(t, other), map[types.UID]pod.Resources{"a": containers("c", "1")})
+	has(t, open(t, path), map[types.UID]pod.Resources{"b": containers()})
 }
 
 func TestALargeFileIsNotRead(t *testing.T) {
@@ -212,7 +214,7 @@ func TestABadEntryHarmsNoOther(t *testing.T) {
 		`{"x":"` + strings.Repeat("x", maxEntry) + `"}`:                         `pod "x": it has 131080 bytes of resources, at most 131072 are possible`,
 	} {
 		s, path, err := opened(t, file(t, `{"entries":{`+podA+`,"x":`+text+`}}`, `{}`))
-		good := map[types.UID]PodResources{"a": containers("c", "1")}
+		good := map[types.UID]pod.Resources{"a": containers("c", "1")}
 		if want == "" {
 			if err != nil {
 				t.Errorf("%.100s: %v", text, err)
@@ -223,9 +225,7 @@ func TestABadEntryHarmsNoOther(t *testing.T) {
 			t.Errorf("%.100s: %v, want %s", text, err, want)
 		}
 		has(t, s, good)
-		if err := s.Flush(); err != nil {
-			t.Error(err)
-		}
+		s.Write(nil)
 		if got := read(t, path); got != file(t, `{"entries":{`+podA+`}}`, `{}`) {
 			t.Errorf("%.100s: it is written as %s", text, got)
 		}
@@ -280,7 +280,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		for uid := range entries { // a change of each, which changes nothing
-			if entries[uid], err = entries[uid].with(func(*PodResources) {}); err != nil && len(data) < maxEntry/8 {
+			if entries[uid], err = entries[uid].with(entries[uid].resources); err != nil && len(data) < maxEntry/8 {
 				t.Fatalf("pod %q of %q: %v", uid, data, err)
 			}
 		}

@@ -12,13 +12,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
 // cpu are requirements of one limit.
@@ -27,12 +28,31 @@ func cpu(limit string) v1.ResourceRequirements {
 }
 
 // containers are the resources of a pod whose containers have these limits.
-func containers(nameAndLimit ...string) PodResources {
-	r := PodResources{Containers: map[string]v1.ResourceRequirements{}}
+func containers(nameAndLimit ...string) pod.Resources {
+	r := pod.Resources{Containers: map[string]v1.ResourceRequirements{}}
 	for pair := range slices.Chunk(nameAndLimit, 2) {
 		r.Containers[pair[0]] = cpu(pair[1])
 	}
 	return r
+}
+
+func setOne(s *Store, uid types.UID, r pod.Resources) error {
+	return s.Write(map[types.UID]*pod.Resources{uid: &r})[uid]
+}
+
+func setContainer(s *Store, uid types.UID, name string, r v1.ResourceRequirements) error {
+	is, _ := s.Get(uid)
+	all := maps.Clone(is.Containers)
+	if all == nil {
+		all = map[string]v1.ResourceRequirements{}
+	}
+	all[name] = r
+	return setOne(s, uid, pod.Resources{Containers: all, Pod: is.Pod})
+}
+
+func setPodLevel(s *Store, uid types.UID, r *v1.ResourceRequirements) error {
+	is, _ := s.Get(uid)
+	return setOne(s, uid, pod.Resources{Containers: is.Containers, Pod: r})
 }
 
 func newPath(t *testing.T) string {
@@ -50,7 +70,7 @@ func open(t *testing.T, path string) *Store {
 }
 
 // has checks what the store has, and no more.
-func has(t *testing.T, s *Store, want map[types.UID]PodResources) {
+func has(t *testing.T, s *Store, want map[types.UID]pod.Resources) {
 	t.Helper()
 	if uids := s.UIDs(); !slices.Equal(uids, slices.Sorted(maps.Keys(want))) {
 		t.Errorf("it has %q, want %d pods", uids, len(want))
@@ -69,25 +89,25 @@ func TestStore(t *testing.T) {
 	if got, ok := s.Get("a"); ok || got.Pod != nil || len(got.Containers) > 0 {
 		t.Errorf("there is a pod: %+v", got)
 	}
-	want := map[types.UID]PodResources{}
-	pod := cpu("2")
+	want := map[types.UID]pod.Resources{}
+	level := cpu("2")
 	for _, step := range []struct {
 		change func() error
-		want   map[types.UID]PodResources
+		want   map[types.UID]pod.Resources
 	}{
-		{func() error { return s.Set("a", containers("c", "1", "d", "1")) },
-			map[types.UID]PodResources{"a": containers("c", "1", "d", "1")}},
-		{func() error { return s.SetContainer("a", "c", cpu("1500m")) },
-			map[types.UID]PodResources{"a": containers("c", "1500m", "d", "1")}},
-		{func() error { return s.SetContainer("b", "e", cpu("3")) },
-			map[types.UID]PodResources{"b": containers("e", "3")}},
-		{func() error { return s.SetPodLevel("b", &pod) },
-			map[types.UID]PodResources{"b": {containers("e", "3").Containers, &pod}}},
-		{func() error { return s.SetPodLevel("d", &pod) },
-			map[types.UID]PodResources{"d": {map[string]v1.ResourceRequirements{}, &pod}}},
-		{func() error { return s.SetPodLevel("b", nil) },
-			map[types.UID]PodResources{"b": containers("e", "3")}},
-		{func() error { return s.Set("a", containers()) }, map[types.UID]PodResources{"a": containers()}},
+		{func() error { return setOne(s, "a", containers("c", "1", "d", "1")) },
+			map[types.UID]pod.Resources{"a": containers("c", "1", "d", "1")}},
+		{func() error { return setContainer(s, "a", "c", cpu("1500m")) },
+			map[types.UID]pod.Resources{"a": containers("c", "1500m", "d", "1")}},
+		{func() error { return setContainer(s, "b", "e", cpu("3")) },
+			map[types.UID]pod.Resources{"b": containers("e", "3")}},
+		{func() error { return setPodLevel(s, "b", &level) },
+			map[types.UID]pod.Resources{"b": {Containers: containers("e", "3").Containers, Pod: &level}}},
+		{func() error { return setPodLevel(s, "d", &level) },
+			map[types.UID]pod.Resources{"d": {Containers: map[string]v1.ResourceRequirements{}, Pod: &level}}},
+		{func() error { return setPodLevel(s, "b", nil) },
+			map[types.UID]pod.Resources{"b": containers("e", "3")}},
+		{func() error { return setOne(s, "a", containers()) }, map[types.UID]pod.Resources{"a": containers()}},
 	} {
 		if err := step.change(); err != nil {
 			t.Fatal(err)
@@ -107,18 +127,18 @@ func TestTheKubeletsFile(t *testing.T) {
 	path := newPath(t)
 	write(t, path, file)
 	s := open(t, path)
-	pod := v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceMemory: resource.MustParse("1Gi")}}
-	has(t, s, map[types.UID]PodResources{
-		"a": containers("c", "1"), "b": {map[string]v1.ResourceRequirements{}, &pod},
+	level := v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceMemory: resource.MustParse("1Gi")}}
+	has(t, s, map[types.UID]pod.Resources{
+		"a": containers("c", "1"), "b": {Containers: map[string]v1.ResourceRequirements{}, Pod: &level},
 	})
-	if err := s.SetContainer("a", "c", cpu("2")); err != nil {
+	if err := setContainer(s, "a", "c", cpu("2")); err != nil {
 		t.Fatal(err)
 	}
 	text := read(t, path)
 	if want := strings.Replace(file, `\"cpu\":\"1\"`, `\"cpu\":\"2\"`, 1); cutSum(text) != cutSum(want) {
 		t.Errorf("it is now\n%s, want\n%s", text, want)
 	}
-	if err := s.SetContainer("a", "c", cpu("1")); err != nil {
+	if err := setContainer(s, "a", "c", cpu("1")); err != nil {
 		t.Fatal(err)
 	}
 	if text := read(t, path); text != file {
@@ -144,133 +164,34 @@ func read(t *testing.T, path string) string {
 	return string(text)
 }
 
-func TestWhatIsReturnedAndGivenIsACopy(t *testing.T) {
-	s := open(t, newPath(t))
-	given := containers("c", "1")
-	given.Pod = new(cpu("1"))
-	if err := s.Set("a", given); err != nil {
-		t.Fatal(err)
-	}
-	got, _ := s.Get("a")
-	for _, r := range []PodResources{given, got} {
-		r.Containers["d"] = cpu("7")
-		r.Containers["c"].Limits[v1.ResourceCPU] = resource.MustParse("7")
-		r.Pod.Limits[v1.ResourceCPU] = resource.MustParse("7")
-	}
-	want := containers("c", "1")
-	want.Pod = new(cpu("1"))
-	has(t, s, map[types.UID]PodResources{"a": want})
-}
-
-func TestRemovedPodsAreInTheFileUntilTheNextChange(t *testing.T) {
+// TestPodsThatChangeTogether take one write, which has all of them.
+func TestPodsThatChangeTogether(t *testing.T) {
 	path := newPath(t)
 	s := open(t, path)
-	want := map[types.UID]PodResources{"a": containers("c", "1"), "b": containers(), "d": containers("e", "2")}
-	for uid, r := range want {
-		if err := s.Set(uid, r); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s.Remove("a")
-	s.Remove("none")
-	has(t, open(t, path), want)
-	delete(want, "a")
-	has(t, s, want)
-	s.Retain(map[types.UID]bool{"d": true, "none": true, "b": false})
-	delete(want, "b")
-	has(t, s, want)
-	if err := s.Set("f", containers()); err != nil {
+	if err := errors.Join(setOne(s, "gone", containers("c", "1")), setOne(s, "b", containers("c", "1"))); err != nil {
 		t.Fatal(err)
 	}
-	want["f"] = containers()
+	changes, want := map[types.UID]*pod.Resources{"gone": nil, "unknown": nil}, map[types.UID]pod.Resources{}
+	for n := range 110 {
+		uid, r := types.UID(fmt.Sprint("pod", n)), containers("c", fmt.Sprint(n))
+		changes[uid], want[uid] = &r, r
+	}
+	want["b"] = containers("c", "1")
+	if failed := s.Write(changes); len(failed) > 0 {
+		t.Error(failed)
+	}
+	has(t, s, want)
 	has(t, open(t, path), want)
-	s.Retain(nil)
-	has(t, s, nil)
-	has(t, open(t, path), want)
-	if err := s.Flush(); err != nil {
+	before, err := os.Stat(path)
+	if err != nil {
 		t.Fatal(err)
 	}
-	has(t, open(t, path), nil)
-}
-
-// A write under way is one that waits for the turn.
-func holdTurn(s *Store) (release func()) {
-	s.turn <- struct{}{}
-	return func() { <-s.turn }
-}
-
-// TestChangesAreWrittenTogether: the pods of a start do not wait for one write each, and readers for none.
-func TestChangesAreWrittenTogether(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		path := newPath(t)
-		s := open(t, path)
-		if err := s.Set("first", containers("c", "1")); err != nil {
-			t.Fatal(err)
-		}
-		release := holdTurn(s)
-		const pods = 110
-		want := map[types.UID]PodResources{"first": containers("c", "2", "d", "3")}
-		var wg sync.WaitGroup
-		set := func(change func() error) {
-			wg.Go(func() {
-				if err := change(); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		for n := range pods {
-			uid := types.UID(fmt.Sprint("pod", n))
-			want[uid] = containers("c", "1")
-			set(func() error { return s.Set(uid, containers("c", "1")) })
-		}
-		// Changes of one pod add up.
-		set(func() error { return s.SetContainer("first", "c", cpu("2")) })
-		set(func() error { return s.SetContainer("first", "d", cpu("3")) })
-		synctest.Wait()
-		has(t, s, map[types.UID]PodResources{"first": containers("c", "1")})
-		all := s.next
-		if len(all.changes) != pods+2 {
-			t.Errorf("%d changes wait for the next write", len(all.changes))
-		}
-		release()
-		wg.Wait()
-		if len(s.next.changes) > 0 || s.underWay != nil {
-			t.Error("there was more than one write")
-		}
-		has(t, s, want)
-		has(t, open(t, path), want)
-	})
-}
-
-// TestAPodThatIsRemovedMeanwhileStaysRemoved: it is removed while its change waits, and while it is written.
-func TestAPodThatIsRemovedMeanwhileStaysRemoved(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		path := newPath(t)
-		s := open(t, path)
-		if err := errors.Join(s.Set("a", containers("c", "1")), s.Set("old", containers())); err != nil {
-			t.Fatal(err)
-		}
-		release := holdTurn(s)
-		var wg sync.WaitGroup
-		change := func(uid types.UID) {
-			wg.Go(func() {
-				if err := s.SetContainer(uid, "d", cpu("2")); err != nil {
-					t.Error(err)
-				}
-			})
-			synctest.Wait()
-		}
-		change("a")
-		change("new")
-		s.Remove("a")
-		s.Retain(nil) // "new" is newer than this list
-		change("old")
-		release()
-		wg.Wait()
-		want := map[types.UID]PodResources{"new": containers("d", "2"), "old": containers("d", "2")}
-		has(t, s, want)
-		has(t, open(t, path), want)
-	})
+	if failed := s.Write(changes); len(failed) > 0 {
+		t.Error(failed)
+	}
+	if after, err := os.Stat(path); err != nil || !os.SameFile(before, after) {
+		t.Errorf("a change that changes nothing was written: %v", err)
+	}
 }
 
 func TestAChangeThatIsNotWrittenDoesNotCount(t *testing.T) {
@@ -281,18 +202,18 @@ func TestAChangeThatIsNotWrittenDoesNotCount(t *testing.T) {
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	path, filler := filepath.Join(dir, "state"), filepath.Join(dir, "filler")
 	s := open(t, path)
-	want := map[types.UID]PodResources{"a": containers("c", "1")}
-	if err := s.Set("a", want["a"]); err != nil {
+	want := map[types.UID]pod.Resources{"a": containers("c", "1")}
+	if err := setOne(s, "a", want["a"]); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filler, make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
 		t.Fatalf("the disk is not full: %v", err)
 	}
 	for n, change := range []func() error{
-		func() error { return s.Set("b", containers("c", "1")) },
-		func() error { return s.Set("b", containers("c", "1")) },
-		func() error { return s.SetContainer("a", "c", cpu("2")) },
-		s.Flush, // what the disk has is not known now
+		func() error { return setOne(s, "b", containers("c", "1")) },
+		func() error { return setOne(s, "b", containers("c", "1")) },
+		func() error { return setContainer(s, "a", "c", cpu("2")) },
+		func() error { return s.Write(map[types.UID]*pod.Resources{"a": nil})["a"] },
 	} {
 		if err := change(); !errors.Is(err, unix.ENOSPC) {
 			t.Errorf("change %d on a full disk: %v", n, err)
@@ -304,7 +225,7 @@ func TestAChangeThatIsNotWrittenDoesNotCount(t *testing.T) {
 	}
 	has(t, open(t, path), want)
 	want["b"] = containers("d", "3")
-	if err := s.Set("b", want["b"]); err != nil {
+	if err := setOne(s, "b", want["b"]); err != nil {
 		t.Error(err)
 	}
 	has(t, s, want)
@@ -313,51 +234,39 @@ func TestAChangeThatIsNotWrittenDoesNotCount(t *testing.T) {
 
 // TestALargePodHarmsNoOther: it is alone in being refused, although others are written with it.
 func TestALargePodHarmsNoOther(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		path := newPath(t)
-		s := open(t, path)
-		release := holdTurn(s)
-		var wg sync.WaitGroup
-		large := PodResources{Containers: map[string]v1.ResourceRequirements{}}
-		for n := range 10000 {
-			large.Containers[fmt.Sprint("container", n)] = cpu("1")
+	path := newPath(t)
+	s := open(t, path)
+	ok, huge := containers("c", "1"), containers("c", "1e2147483647")
+	large := pod.Resources{Containers: map[string]v1.ResourceRequirements{}}
+	for n := range 10000 {
+		large.Containers[fmt.Sprint("container", n)] = cpu("1")
+	}
+	failed := s.Write(map[types.UID]*pod.Resources{"ok": &ok, "large": &large, "huge": &huge})
+	for uid, want := range map[types.UID]string{
+		"large": `the resources of pod "large": it has `,
+		"huge":  `the resources of pod "huge": container "c": quantity "10e2147483646" has the exponent 2147483646, `,
+	} {
+		if err := failed[uid]; err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", uid, err, want)
 		}
-		huge := containers("c", "1e2147483647")
-		for uid, c := range map[types.UID]struct {
-			r    PodResources
-			want string
-		}{
-			"ok":    {containers("c", "1"), ""},
-			"large": {large, `the resources of pod "large": it has `},
-			"huge":  {huge, `the resources of pod "huge": container "c": quantity "10e2147483646" has the exponent 2147483646, `},
-		} {
-			wg.Go(func() {
-				err := s.Set(uid, c.r)
-				if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want)) {
-					t.Errorf("%s: %v, want %s", uid, err, c.want)
-				}
-			})
-		}
-		synctest.Wait()
-		release()
-		wg.Wait()
-		want := map[types.UID]PodResources{"ok": containers("c", "1")}
-		has(t, s, want)
-		has(t, open(t, path), want)
-	})
+	}
+	if failed["ok"] != nil {
+		t.Error(failed["ok"])
+	}
+	want := map[types.UID]pod.Resources{"ok": ok}
+	has(t, s, want)
+	has(t, open(t, path), want)
 }
 
 func TestAllPodsTogetherAreBounded(t *testing.T) {
 	entries := map[types.UID]entry{"other": {text: json.RawMessage(strings.Repeat(" ", maxEntries-100))}}
-	c := &change{uid: "a", apply: func(r *PodResources) { *r = containers("c", "1") }}
-	size, err := c.make(entries, maxEntries-100)
+	size, err := set(entries, maxEntries-100, "a", containers("c", "1"))
 	if err == nil || !strings.HasPrefix(err.Error(), `the resources of pod "a" have `) || size != maxEntries-100 ||
 		len(entries) != 1 {
 		t.Errorf("%d bytes of %d entries: %v", size, len(entries), err)
 	}
 	// What is too large already may become smaller.
-	c.uid = "other"
-	if _, err := c.make(entries, 2*maxEntries); err != nil {
+	if _, err := set(entries, 2*maxEntries, "other", containers("c", "1")); err != nil {
 		t.Error(err)
 	}
 }
@@ -374,26 +283,20 @@ func TestManyAtOnce(t *testing.T) {
 			for range 60 {
 				uid := types.UID(fmt.Sprint("pod", random.IntN(4)))
 				var err error
-				switch random.IntN(8) {
+				switch random.IntN(4) {
 				case 0:
-					s.Remove(uid)
+					err = s.Write(map[types.UID]*pod.Resources{uid: nil})[uid]
 				case 1:
-					s.Retain(map[types.UID]bool{own: true})
-				case 2:
-					err = s.Flush()
-				case 3:
-					err = s.Set(uid, containers("c", "1"))
-				case 4:
-					err = s.SetPodLevel(uid, new(cpu("1")))
+					err = setOne(s, uid, containers("c", "1"))
 				default:
-					err = s.SetContainer(own, "c", cpu(fmt.Sprint(random.IntN(9))))
+					err = setContainer(s, own, "c", cpu(fmt.Sprint(random.IntN(9))))
 				}
 				if err != nil {
 					t.Error(err)
 				}
 				s.Get(uid)
 			}
-			if err := s.Set(own, containers("last", fmt.Sprint(worker))); err != nil {
+			if err := setOne(s, own, containers("last", fmt.Sprint(worker))); err != nil {
 				t.Error(err)
 			}
 			if got, ok := s.Get(own); ok && !equality.Semantic.DeepEqual(got, containers("last", fmt.Sprint(worker))) {
@@ -402,10 +305,7 @@ func TestManyAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if err := s.Flush(); err != nil {
-		t.Fatal(err)
-	}
-	want := map[types.UID]PodResources{}
+	want := map[types.UID]pod.Resources{}
 	for _, uid := range s.UIDs() {
 		want[uid], _ = s.Get(uid)
 	}

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/microlet/microlet/services/internal/removal"
-	"github.com/microlet/microlet/services/podsync/internal/mounter/mountlist"
+	"github.com/microlet/microlet/services/podsync/internal/mountlist"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/blockdevice"
 	csidriver "github.com/microlet/microlet/services/podsync/internal/volumes/internal/csi"
 )

@@ -18,7 +18,7 @@ import (
 
 	"github.com/microlet/microlet/services/internal/atomicfile"
 	"github.com/microlet/microlet/services/internal/removal"
-	"github.com/microlet/microlet/services/podsync/internal/mounter/mountlist"
+	"github.com/microlet/microlet/services/podsync/internal/mountlist"
 )
 
 const (

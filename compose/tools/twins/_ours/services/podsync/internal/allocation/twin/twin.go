@@ -5,10 +5,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/microlet/microlet/services/podsync/internal/allocation/internal/store"
+	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
-// PodResources opens the type of package store.
-type PodResources = store.PodResources
+// PodResources opens the type of package pod.
+type PodResources = pod.Resources
 
 // Store opens the type of package store.
 type Store = store.Store

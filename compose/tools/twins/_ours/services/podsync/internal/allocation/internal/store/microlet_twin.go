@@ -4,13 +4,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/microlet/microlet/services/internal/checkpoint"
+	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
 // TwinFile is the file of a store with these pods.
-func TwinFile(pods map[types.UID]PodResources) (string, error) {
+func TwinFile(pods map[types.UID]pod.Resources) (string, error) {
 	entries := map[types.UID]entry{}
 	for uid, r := range pods {
-		e, err := entry{}.with(func(is *PodResources) { *is = r.clone() })
+		e, err := entry{}.with(r)
 		if err != nil {
 			return "", err
 		}
@@ -30,7 +31,7 @@ func twinEncode(entries map[types.UID]entry, k kept) (string, error) {
 
 // TwinRead is what a store reads in a file with this data, and what it would write without a change, and after a change
 // of each pod that changes nothing.
-func TwinRead(data string) (pods map[types.UID]PodResources, same, changed string, err error) {
+func TwinRead(data string) (pods map[types.UID]pod.Resources, same, changed string, err error) {
 	entries, k, skipped, err := parse(checkpoint.Content{Data: []byte(data)})
 	if err != nil {
 		return nil, "", "", err
@@ -38,10 +39,10 @@ func TwinRead(data string) (pods map[types.UID]PodResources, same, changed strin
 	if same, err = twinEncode(entries, k); err != nil {
 		return nil, "", "", err
 	}
-	pods = map[types.UID]PodResources{}
+	pods = map[types.UID]pod.Resources{}
 	for uid, e := range entries {
 		pods[uid] = e.resources
-		if entries[uid], err = e.with(func(*PodResources) {}); err != nil {
+		if entries[uid], err = e.with(e.resources); err != nil {
 			return nil, "", "", err
 		}
 	}

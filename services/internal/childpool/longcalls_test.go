@@ -1,4 +1,4 @@
-package mounter
+package childpool
 
 import (
 	"context"
@@ -22,13 +22,11 @@ func newNode(t *testing.T) *world {
 	t.Helper()
 	w := newWorld(t)
 	w.own = []string{"/", "/var/lib/kubelet"}
-	w.mounts.list = func() ([]string, error) {
-		points := []string{"/"}
-		for i := range 2 * maxChildren {
-			points = append(points, fmt.Sprintf("/slow/csi/%d", i), fmt.Sprintf("/hung/csi/%d", i))
-		}
-		return points, nil
+	points := []string{"/"}
+	for i := range 2 * maxChildren {
+		points = append(points, fmt.Sprintf("/slow/csi/%d", i), fmt.Sprintf("/hung/csi/%d", i))
 	}
+	w.mounts.list = listOf(points...)
 	return w
 }
 
@@ -52,7 +50,7 @@ func TestLongCallsLeaveChildrenToOthers(t *testing.T) {
 						}
 					})
 				}
-				time.Sleep(2 * maxChildren / parallel * slow)
+				time.Sleep(time.Duration(2*maxChildren/parallel) * slow)
 				began := time.Now()
 				for _, path := range []string{"/var/lib/kubelet/pods/other/volumes/tmp", "/csi/60/data", "server:/export"} {
 					if _, err := touch.Do(t.Context(), w, path, path); err != nil {
@@ -100,7 +98,7 @@ func TestLongCallsWaitInTheirOrder(t *testing.T) {
 		if !slices.IsSorted(order) {
 			t.Errorf("they have ended in the order %v", order)
 		}
-		if took, least := time.Since(began), calls/(perFileSystem/2)*3*time.Second; took < least || took > 2*least {
+		if took, least := time.Since(began), time.Duration(calls/(perFileSystem/2))*3*time.Second; took < least || took > 2*least {
 			t.Errorf("they took %s", took)
 		}
 		w.end(t)
@@ -173,13 +171,13 @@ func TestALongCallDoesNotWaitForWhatHangs(t *testing.T) {
 // TestACallThatWasNotTriedSaysWhy: its reader learns whether anything hangs.
 func TestACallThatWasNotTriedSaysWhy(t *testing.T) {
 	for _, c := range []struct {
-		of   crowd
+		of   obstacle
 		want string
 	}{
-		{crowd{tally{calls: 8, hung: 8}, "on x", false}, "8 other calls on x do not answer"},
-		{crowd{tally{calls: 8}, "on x", false}, "8 other calls on x are under way"},
-		{crowd{tally{calls: 8, hung: 3}, "on x", false}, "8 other calls on x are under way, and 3 of them do not answer"},
-		{crowd{tally{calls: 4}, "on x", true}, "4 other calls that take long on x are under way"},
+		{obstacle{tally: tally{calls: 8, hung: 8}, where: "on x"}, "8 other calls on x do not answer"},
+		{obstacle{tally: tally{calls: 8}, where: "on x"}, "8 other calls on x are under way"},
+		{obstacle{tally: tally{calls: 8, hung: 3}, where: "on x"}, "8 other calls on x are under way, and 3 of them do not answer"},
+		{obstacle{tally: tally{calls: 4}, where: "on x", long: true}, "4 other calls that take long on x are under way"},
 	} {
 		if got := c.of.String(); got != c.want {
 			t.Errorf("%q, want %q", got, c.want)

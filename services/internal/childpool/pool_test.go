@@ -1,10 +1,9 @@
-package mounter
+package childpool
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -15,6 +14,15 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/microlet/microlet/services/internal/testing/childtest"
+)
+
+// What the tests' pools may have.
+var (
+	maxChildren, parallel     = defaultBounds.Children, defaultBounds.Quick
+	perFileSystem, maxForeign = defaultBounds.Lane, defaultBounds.Foreign
+	slow, idleTime            = defaultBounds.Slow, defaultBounds.Idle
 )
 
 // world has the children of a test, which hang where the test says.
@@ -23,6 +31,7 @@ type world struct {
 	mu      sync.Mutex
 	release map[string]chan struct{}
 	started int
+	alive   int
 	// before is how many children of an earlier process hang.
 	before int
 }
@@ -61,22 +70,13 @@ func (w *world) released(path string) chan struct{} {
 	return w.release[path]
 }
 
-// end is one end of a socket pair.
-type end struct {
-	*io.PipeReader
-	*io.PipeWriter
-}
-
-func (e end) Close() error      { return errors.Join(e.PipeReader.Close(), e.PipeWriter.Close()) }
-func (e end) CloseWrite() error { return e.PipeWriter.Close() }
-
-func (w *world) start() (*worker, error) {
+func (w *world) start() (*Child, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.started++
-	inR, inW := io.Pipe()
-	outR, outW := io.Pipe()
-	own, ended := end{inR, outW}, make(chan struct{})
+	w.alive++
+	parent, own := childtest.Pipe()
+	ended := make(chan struct{})
 	table := Table{}
 	var left []chan struct{}
 	Handle(table, touch, func(ctx context.Context, path string) (string, error) {
@@ -87,13 +87,16 @@ func (w *world) start() (*worker, error) {
 	})
 	go func() {
 		defer close(ended)
-		_ = serve(own, table)
+		_ = Serve(own, table)
 		_ = own.Close()
 		for _, release := range left { // the kernel keeps the child for its threads
 			<-release
 		}
+		w.mu.Lock()
+		w.alive--
+		w.mu.Unlock()
 	}()
-	return &worker{conn: end{outR, inW}, kill: func() { _ = own.Close() }, ended: ended, pid: w.started}, nil
+	return &Child{Conn: parent, Kill: func() { _ = own.Close() }, Ended: ended, PID: w.started}, nil
 }
 
 // newWorld is of virtual time.
@@ -106,12 +109,8 @@ func newWorld(t *testing.T) *world {
 func worldAfter(t *testing.T, before int) *world {
 	t.Helper()
 	w := &world{release: map[string]chan struct{}{}, before: before}
-	var err error
-	w.Pool, err = NewPool(Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), start: w.start,
-		countLeft: w.leftBefore, mounts: everyFolder})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.Pool = New(Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Start: w.start,
+		countLeft: w.leftBefore, Mounts: everyFolder})
 	return w
 }
 
@@ -122,12 +121,12 @@ func (w *world) leftBefore() int {
 }
 
 // everyFolder has a file system of its own.
-func everyFolder() ([]string, error) {
+func everyFolder() (MountPoints, error) {
 	var points []string
 	for i := range 2 * maxChildren {
 		points = append(points, fmt.Sprintf("/hung/%d", i))
 	}
-	return points, nil
+	return listOf(points...)()
 }
 
 // end lets all children end.
@@ -147,8 +146,8 @@ func (w *world) end(t *testing.T) {
 	synctest.Wait()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.children != 0 || w.hung != 0 || len(w.entries) != 0 {
-		t.Errorf("%d children are left, %d hung, and calls %v", w.children, w.hung, w.entries)
+	if len(w.idle) != 0 || len(w.leases) != 0 || len(w.waiting) != 0 || w.alive != 0 {
+		t.Errorf("%d children are left, %d idle, and calls %v, %v", w.alive, len(w.idle), w.leases, w.waiting)
 	}
 }
 
@@ -193,8 +192,11 @@ func TestAChildOfWhichAThreadHangsIsLeft(t *testing.T) {
 			t.Fatalf("another path: %q, %v, %d children", got, err, w.started)
 		}
 		_, err = touch.Do(t.Context(), w, "/left", "/left")
-		if err == nil || !strings.Contains(err.Error(), "still hangs there") || w.hung != 1 {
-			t.Fatalf("%v, %d children hang", err, w.hung)
+		if err == nil || !strings.Contains(err.Error(), "still hangs there") {
+			t.Fatal(err)
+		}
+		if _, _, hung := w.Children(); hung != 1 {
+			t.Errorf("%d children hang", hung)
 		}
 		w.end(t)
 	})
@@ -212,7 +214,7 @@ func TestCallsThatHangDelayNoOthers(t *testing.T) {
 				}
 			})
 		}
-		time.Sleep(maxChildren / parallel * slow) // all have begun, and given their places back
+		time.Sleep(time.Duration(maxChildren/parallel) * slow) // all have begun, and given their places back
 		began := time.Now()
 		for range 100 {
 			if _, err := touch.Do(t.Context(), w, "/other", "/other"); err != nil {
@@ -323,8 +325,8 @@ func TestACallThatIsNotWantedEnds(t *testing.T) {
 			t.Errorf("%v after %s", err, time.Since(began))
 		}
 		synctest.Wait()
-		if w.children != 0 || w.hung != 0 {
-			t.Errorf("%d children, %d hung", w.children, w.hung)
+		if w.alive != 0 {
+			t.Errorf("%d children", w.alive)
 		}
 		w.end(t)
 	})
@@ -383,8 +385,8 @@ func TestAnIdleChildEnds(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if w.children != 0 {
-			t.Errorf("%d children after %s without a call", w.children, idleTime)
+		if w.alive != 0 {
+			t.Errorf("%d children after %s without a call", w.alive, idleTime)
 		}
 		w.end(t)
 	})
@@ -395,7 +397,7 @@ func TestAnIdleChildEnds(t *testing.T) {
 var (
 	self = Operation[struct{}, int]{Name: "say the process ID"}
 	die  = Operation[struct{}, int]{Name: "die"}
-	real = Program(func() Table {
+	real = Program("microlet-mounter", func() Table {
 		t := Table{}
 		Handle(t, self, func(context.Context, struct{}) (int, error) { return os.Getpid(), nil })
 		Handle(t, die, func(context.Context, struct{}) (int, error) { os.Exit(0); return 0, nil })
@@ -411,10 +413,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestRealChildren(t *testing.T) {
-	p, err := NewPool(Options{Program: real})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := New(Options{Program: real})
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(func() {
 		cancel()

@@ -1,6 +1,7 @@
-package mounter
+package childpool
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -15,6 +16,7 @@ func TestLeftBehind(t *testing.T) {
 		"12/stat": "12 (microlet-mounte) S 1 10", "12/cgroup": "0::/agent\n", // works
 		"13/stat": "13 (microlet-mounte) Z 1 10", "13/cgroup": "0::/kubepods/pod\n", // a container's
 		"14/stat": "14 (cat) D 1 10", "14/cgroup": "0::/agent\n",
+		"16/stat": fmt.Sprintf("16 (microlet-mounte) D %d 10", os.Getpid()), "16/cgroup": "0::/agent\n", // this one's
 		"15/stat": "15 (microlet-mounte) Z 1 10", // has ended meanwhile
 	} {
 		path := filepath.Join(proc, name)

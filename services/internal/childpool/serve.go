@@ -1,4 +1,4 @@
-package mounter
+package childpool
 
 import (
 	"context"
@@ -14,18 +14,19 @@ import (
 // childMemory is the heap at which a child collects garbage more eagerly.
 const childMemory = 16 << 20
 
-// Program is this binary as a child that runs the operations of a table.
-func Program(operations func() Table) *childprocess.Program {
+// Program is this binary as a child of that name, which runs the operations of a table. env is added to its environment.
+// operations is called by the thread that runs them, before the process is closed to others.
+func Program(name string, operations func() Table, env ...string) *childprocess.Program {
 	return &childprocess.Program{
-		Name: "microlet-mounter",
-		// The path is for mount(8) and its helpers.
-		Env: []string{"GOMAXPROCS=1", "GOGC=50", "PATH=" + os.Getenv("PATH")},
+		Name: name,
+		Env:  append([]string{"GOMAXPROCS=1", "GOGC=50"}, env...),
 		Main: func(socket *os.File) error {
 			debug.SetMemoryLimit(childMemory)
+			table := operations()
 			if err := childprocess.KeepPrivate(); err != nil {
 				return err
 			}
-			return serve(socket, operations())
+			return Serve(socket, table)
 		},
 	}
 }
@@ -41,12 +42,12 @@ func Leave(ctx context.Context) {
 	}
 }
 
-// serve runs operations one by one, until the other end asks for no more. That ends the operation's context.
-func serve(conn io.ReadWriter, operations Table) error {
+// Serve runs operations one by one, until the other end asks for no more. That ends the operation's context.
+func Serve(conn io.ReadWriter, operations Table) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	requests, failed := make(chan request), make(chan error, 1)
-	go func() { // ends with the process, which ends with serve
+	go func() { // ends with the process, which ends with Serve
 		for {
 			var q request
 			if err := readMessage(conn, &q); err != nil {

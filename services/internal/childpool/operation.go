@@ -1,4 +1,4 @@
-package mounter
+package childpool
 
 import (
 	"context"
@@ -10,8 +10,8 @@ import (
 // DefaultPatience is how long a child may take for a call of an Operation without a Patience.
 const DefaultPatience = 30 * time.Second
 
-// Mounter runs operations. A Pool does it in children, a Table at once, for tests.
-type Mounter interface {
+// Runner runs operations. A Pool and a Session do it in children, a Table at once, for tests.
+type Runner interface {
 	// Run runs an operation and returns its result. The call ends with the context, too.
 	Run(ctx context.Context, c Call) (json.RawMessage, error)
 }
@@ -51,13 +51,13 @@ type Operation[A, R any] struct {
 
 // Do runs the operation in a child. The path is what it works on, as in Call. An error of the operation itself has the
 // text and the errno of the one in the child, and the result may be there beside it.
-func (o Operation[A, R]) Do(ctx context.Context, m Mounter, path string, args A) (R, error) {
-	return o.DoOn(ctx, m, "", path, args)
+func (o Operation[A, R]) Do(ctx context.Context, in Runner, path string, args A) (R, error) {
+	return o.DoOn(ctx, in, "", path, args)
 }
 
 // DoOn is Do for a path on a file system that the caller knows, as in Call: an unmount may hang after the kernel has
 // taken the mount off its list.
-func (o Operation[A, R]) DoOn(ctx context.Context, m Mounter, on, path string, args A) (R, error) {
+func (o Operation[A, R]) DoOn(ctx context.Context, in Runner, on, path string, args A) (R, error) {
 	var result R
 	data, err := json.Marshal(args)
 	if err != nil {
@@ -67,7 +67,7 @@ func (o Operation[A, R]) DoOn(ctx context.Context, m Mounter, on, path string, a
 	if patience == 0 {
 		patience = DefaultPatience
 	}
-	answered, err := m.Run(ctx, Call{
+	answered, err := in.Run(ctx, Call{
 		Operation: o.Name, Path: path, On: on, Patience: patience, Long: o.Long, Deadline: o.Deadline, Args: data,
 	})
 	if len(answered) > 0 {
@@ -97,7 +97,7 @@ func Handle[A, R any](t Table, o Operation[A, R], do func(ctx context.Context, a
 	}
 }
 
-// Run runs the operation in this process. With it a Table is a Mounter for tests, whose operations do not hang.
+// Run runs the operation in this process. With it a Table is a Runner for tests, whose operations do not hang.
 func (t Table) Run(ctx context.Context, c Call) (json.RawMessage, error) {
 	do := t[c.Operation]
 	if do == nil {

@@ -1,9 +1,10 @@
-package mounter
+package childpool
 
 import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 )
 
@@ -21,7 +22,7 @@ func leftBehind(proc, name string) int {
 	count := 0
 	for _, stat := range stats {
 		text, err := os.ReadFile(stat)
-		if err != nil || !isDead(string(text), name) {
+		if err != nil || !isDead(string(text), name, os.Getpid()) {
 			continue
 		}
 		cgroup, err := os.ReadFile(filepath.Join(filepath.Dir(stat), "cgroup"))
@@ -32,9 +33,10 @@ func leftBehind(proc, name string) int {
 	return count
 }
 
-// isDead reports whether a line of proc_pid_stat(5) describes a process of that name whose first thread waits in the
-// kernel, or is a zombie, which the kernel keeps for the other threads.
-func isDead(stat, name string) bool {
+// isDead reports whether a line of proc_pid_stat(5) describes a process of that name, with another parent than this
+// one, whose first thread waits in the kernel, or which is a zombie that the kernel keeps for the other threads.
+func isDead(stat, name string, parent int) bool {
 	_, rest, ok := strings.Cut(stat, "("+name+") ") // "1234 (microlet-mounte) Z 1 …"
-	return ok && (strings.HasPrefix(rest, "Z ") || strings.HasPrefix(rest, "D "))
+	fields := strings.Fields(rest)
+	return ok && len(fields) > 1 && (fields[0] == "Z" || fields[0] == "D") && fields[1] != strconv.Itoa(parent)
 }

@@ -1,4 +1,4 @@
-package mounter
+package childpool
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 func TestAFileSystemThatHangsLeavesChildrenToOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.mounts.list = func() ([]string, error) { return []string{"/", "/hung"}, nil }
+		w.mounts.list = listOf("/", "/hung")
 		var all sync.WaitGroup
 		for i := range 2 * maxChildren {
 			all.Go(func() {
@@ -25,9 +25,7 @@ func TestAFileSystemThatHangsLeavesChildrenToOthers(t *testing.T) {
 			})
 		}
 		time.Sleep(3 * DefaultPatience)
-		w.Pool.mu.Lock()
-		hung := w.hung
-		w.Pool.mu.Unlock()
+		_, _, hung := w.Children()
 		if hung != perFileSystem {
 			t.Errorf("%d children hang", hung)
 		}
@@ -50,7 +48,7 @@ func TestAFileSystemThatHangsLeavesChildrenToOthers(t *testing.T) {
 func TestLinksToWhatHangsHoldUpNoOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newNode(t)
-		w.mounts.list = func() ([]string, error) { return []string{"/"}, nil }
+		w.mounts.list = listOf("/")
 		var all sync.WaitGroup
 		for i := range perFileSystem - 1 {
 			all.Go(func() {
@@ -78,7 +76,7 @@ func TestServersThatHangLeaveChildrenToTheNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.own = []string{"/", "/var/lib"}
-		w.mounts.list = func() ([]string, error) { return []string{"/", "/var/lib"}, nil }
+		w.mounts.list = listOf("/", "/var/lib")
 		var all sync.WaitGroup
 		for i := range 2 * maxChildren {
 			all.Go(func() {
@@ -98,9 +96,7 @@ func TestServersThatHangLeaveChildrenToTheNode(t *testing.T) {
 			t.Errorf("the node's own file systems took %s", took)
 		}
 		time.Sleep(3 * DefaultPatience)
-		w.Pool.mu.Lock()
-		hung := w.hung
-		w.Pool.mu.Unlock()
+		_, _, hung := w.Children()
 		if hung != maxForeign {
 			t.Errorf("%d children hang", hung)
 		}
@@ -114,7 +110,7 @@ func TestUnmountsThatHangLeaveChildrenToTheNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.own = []string{"/"}
-		w.mounts.list = func() ([]string, error) { return []string{"/"}, nil }
+		w.mounts.list = listOf("/")
 		var all sync.WaitGroup
 		var mu sync.Mutex
 		done := 0
@@ -129,8 +125,8 @@ func TestUnmountsThatHangLeaveChildrenToTheNode(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if done != maxForeign || w.hung != maxForeign {
-			t.Errorf("%d are unmounted, and %d children hang", done, w.hung)
+		if _, _, hung := w.Children(); done != maxForeign || hung != maxForeign {
+			t.Errorf("%d are unmounted, and %d children hang", done, hung)
 		}
 		began := time.Now()
 		if _, err := touch.Do(t.Context(), w, "/etc", "/etc"); err != nil || time.Since(began) > slow {
@@ -145,7 +141,7 @@ func TestWhatIsLeftBehindTakesNoChildFromTheNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := worldAfter(t, maxForeign)
 		w.own = []string{"/"}
-		w.mounts.list = func() ([]string, error) { return []string{"/", "/hung"}, nil }
+		w.mounts.list = listOf("/", "/hung")
 		var all sync.WaitGroup
 		for range 2 {
 			all.Go(func() { _, _ = touch.Do(t.Context(), w, "/hung/a", "/hung/a") })
@@ -170,7 +166,7 @@ func TestWhatIsLeftBehindTakesNoChildFromTheNode(t *testing.T) {
 func TestCallsBeyondTheShareOfAFileSystemWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.mounts.list = func() ([]string, error) { return []string{"/", "/slow"}, nil }
+		w.mounts.list = listOf("/", "/slow")
 		ctx, cancel := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		for i := range perFileSystem {
@@ -205,7 +201,7 @@ func TestCallsBeyondTheShareOfAFileSystemWait(t *testing.T) {
 func TestWithoutTheListOfMountsCallsGoOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.mounts.list = func() ([]string, error) { return nil, errors.New("no list") }
+		w.mounts.list = func() (MountPoints, error) { return nil, errors.New("no list") }
 		ctx, cancel := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		for i := range perFileSystem {
@@ -221,18 +217,57 @@ func TestWithoutTheListOfMountsCallsGoOn(t *testing.T) {
 	})
 }
 
-func TestMountPoint(t *testing.T) {
-	points := []string{"/", "/mnt", "/mnt/nfs", "/mnt/nfs-2", "/proc"}
-	for path, want := range map[string]string{
-		"/": "/", "/etc": "/", "/mnt": "/mnt", "/mnt/nfs/a": "/mnt/nfs", "/mnt/nfs-3": "/mnt", "/mnt/../proc/1": "/proc",
-		"/mnt/nfs/": "/mnt/nfs", "server:/export": "server", "[fd00::1]:/": "[fd00::1]",
-	} {
-		if got := mountPoint(points, path); got != want {
-			t.Errorf("%s is on %s, want %s", path, got, want)
+// A device that hangs has one lane, however many of its folders are mounted somewhere, such as the subPaths of a volume.
+func TestADeviceHasOneLane(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newNode(t)
+		hung := MountPoints{"/": {Major: 8}}
+		for i := range 2 * perFileSystem {
+			hung[fmt.Sprintf("/hung/%d", i)] = Lane{Minor: 50}
 		}
-	}
-	real, err := mountPoints()
-	if err != nil || mountPoint(real, "/proc/self") != "/proc" {
-		t.Errorf("of this machine: %v, %v", real, err)
-	}
+		w.mounts.list = func() (MountPoints, error) { return hung, nil }
+		var all sync.WaitGroup
+		for i := range 2 * perFileSystem {
+			all.Go(func() {
+				path := fmt.Sprintf("/hung/%d/file", i)
+				if _, err := touch.Do(t.Context(), w, path, path); err == nil {
+					t.Errorf("%s has answered", path)
+				}
+			})
+		}
+		all.Wait()
+		if _, _, n := w.Children(); n != perFileSystem {
+			t.Errorf("%d children hang", n)
+		}
+		w.end(t)
+	})
+}
+
+// What is unmounted lazily is not on the list any more, and hangs all the same: not in the lane of the folder that had
+// it.
+func TestWhatHungStaysInItsLane(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newNode(t)
+		w.mounts.list = listOf("/", "/hung")
+		var all sync.WaitGroup
+		for i := range perFileSystem {
+			all.Go(func() {
+				path := fmt.Sprintf("/hung/%d", i)
+				if _, err := touch.Do(t.Context(), w, path, path); err == nil {
+					t.Errorf("%s has answered", path)
+				}
+			})
+		}
+		time.Sleep(2 * slow)
+		w.Pool.mu.Lock()
+		w.mounts.list = listOf("/")
+		w.Pool.mu.Unlock()
+		time.Sleep(2 * slow)
+		began := time.Now()
+		if _, err := touch.Do(t.Context(), w, "/etc", "/etc"); err != nil || time.Since(began) > 0 {
+			t.Errorf("the node's own file system: %v after %s", err, time.Since(began))
+		}
+		all.Wait()
+		w.end(t)
+	})
 }

@@ -1,4 +1,4 @@
-package mounter
+package childpool
 
 import (
 	"encoding/binary"
@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// maxMessage bounds a message between podsync and a child.
+// maxMessage bounds a message between a service and a child.
 const maxMessage = 1 << 20
 
 // request asks a child for an operation.
