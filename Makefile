@@ -240,7 +240,7 @@ ARCHITECTURE := $(shell $(GO) env GOARCH)
 
 .PHONY: chart-test
 chart-test: build ### the Helm charts, with the real Helm: values, install, upgrade, rollback, crash, uninstall under probed pods
-	@$(STAGE) 'rig programs' $(RIG) build --with charts
+	@$(STAGE) 'rig programs' $(RIG) build --with charts,prometheus
 	@$(STAGE) 'charts' $(E2E) -timeout 20m -v -tags long $(SCENARIOS)/charts
 
 .PHONY: packages-test

@@ -105,8 +105,6 @@ token is that of the Prometheus.
   {{- toYaml $.port | nindent 2 }}
   scheme: https
   interval: {{ $.Values.interval }}
-  # The operator gives each target the labels namespace, service, pod and container. Those of a series say more.
-  honorLabels: true
   honorTimestamps: false
   # The certificate of a node names its address, and need not be signed by a CA that Prometheus knows.
   tlsConfig: {insecureSkipVerify: true}
@@ -119,8 +117,9 @@ token is that of the Prometheus.
   bearerTokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token
   {{- end }}
   relabelings:
-  # Series of a whole pod have none, and would be those of nodeapi's.
-  - {action: labeldrop, regex: container}
+  # The operator gives each target these labels, and series have their own of these names. With honorLabels a series could
+  # name another node too, by the label instance.
+  - {action: labeldrop, regex: namespace|service|pod|container}
   {{- with $.Values.nodes }}
   - {action: keep, sourceLabels: [__meta_kubernetes_endpoint_address_target_name], regex: {{ . | quote }}}
   {{- end }}

@@ -168,8 +168,8 @@ func (s *Scene) resourceProblems(p *corev1.Pod, allocated, actuated resizing.Sta
 			continue
 		}
 		done := slices.Concat(is.Spec.InitContainers, is.Spec.Containers)[i]
-		if want, got := resizing.OfContainer(granted, &c), resizing.OfContainer(is, &done); want != got {
-			problems = append(problems, fmt.Sprintf("%s: %s is actuated, and %s granted", c.Name, got, want))
+		if problem := resizing.OfContainer(granted, &c).Problem(resizing.OfContainer(is, &done)); problem != "" {
+			problems = append(problems, "what is actuated of "+c.Name+": "+problem)
 		}
 		_, id, _ := strings.Cut(status.ContainerID, "://")
 		found, err := s.enforcementProblems(granted, &c, id)

@@ -66,7 +66,7 @@ func (w *Child) ask(ctx context.Context, c *Call) (r reply) {
 	r.lost = writeMessage(w.Conn, &q)
 	for r.lost == nil {
 		r.answer = answer{}
-		r.lost = readMessage(w.Conn, &r.answer)
+		r.lost = readMessage(w.in, &r.answer)
 		if r.Progress == nil {
 			break
 		}

@@ -1,6 +1,7 @@
 package childpool
 
 import (
+	"bufio"
 	"io"
 	"slices"
 	"time"
@@ -18,6 +19,7 @@ type Child struct {
 	Ended <-chan struct{}
 	PID   int
 
+	in *bufio.Reader
 	// rest ends the child when it is idle for long.
 	rest *time.Timer
 }
@@ -57,6 +59,7 @@ func (p *Pool) child() (*Child, error) {
 	if err != nil {
 		return nil, err
 	}
+	w.in = bufio.NewReader(w.Conn)
 	w.rest = time.AfterFunc(p.bounds.Idle, func() { p.dismiss(w) })
 	w.rest.Stop()
 	// The goroutine ends with the child. If the child hangs, that is when the kernel lets go of it.

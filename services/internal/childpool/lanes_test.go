@@ -217,7 +217,7 @@ func TestWithoutTheListOfMountsCallsGoOn(t *testing.T) {
 	})
 }
 
-// A device that hangs has one lane, however many of its folders are mounted somewhere, such as the subPaths of a volume.
+// A device that hangs has one lane, however many of its folders are mounted, such as the subPaths of a volume.
 func TestADeviceHasOneLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newNode(t)

@@ -98,7 +98,8 @@ func TestLongCallsWaitInTheirOrder(t *testing.T) {
 		if !slices.IsSorted(order) {
 			t.Errorf("they have ended in the order %v", order)
 		}
-		if took, least := time.Since(began), time.Duration(calls/(perFileSystem/2))*3*time.Second; took < least || took > 2*least {
+		least := time.Duration(calls/(perFileSystem/2)) * 3 * time.Second
+		if took := time.Since(began); took < least || took > 2*least {
 			t.Errorf("they took %s", took)
 		}
 		w.end(t)
@@ -176,7 +177,10 @@ func TestACallThatWasNotTriedSaysWhy(t *testing.T) {
 	}{
 		{obstacle{tally: tally{calls: 8, hung: 8}, where: "on x"}, "8 other calls on x do not answer"},
 		{obstacle{tally: tally{calls: 8}, where: "on x"}, "8 other calls on x are under way"},
-		{obstacle{tally: tally{calls: 8, hung: 3}, where: "on x"}, "8 other calls on x are under way, and 3 of them do not answer"},
+		{
+			obstacle{tally: tally{calls: 8, hung: 3}, where: "on x"},
+			"8 other calls on x are under way, and 3 of them do not answer",
+		},
 		{obstacle{tally: tally{calls: 4}, where: "on x", long: true}, "4 other calls that take long on x are under way"},
 	} {
 		if got := c.of.String(); got != c.want {

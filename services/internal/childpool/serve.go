@@ -1,9 +1,11 @@
 package childpool
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
+	"net"
 	"os"
 	"runtime/debug"
 	"sync/atomic"
@@ -14,7 +16,7 @@ import (
 // childMemory is the heap at which a child collects garbage more eagerly.
 const childMemory = 16 << 20
 
-// Program is this binary as a child of that name, which runs the operations of a table. env is added to its environment.
+// Program is this binary as a child of that name, which runs the operations of a table. env adds to its environment.
 // operations is called by the thread that runs them, before the process is closed to others.
 func Program(name string, operations func() Table, env ...string) *childprocess.Program {
 	return &childprocess.Program{
@@ -26,7 +28,13 @@ func Program(name string, operations func() Table, env ...string) *childprocess.
 			if err := childprocess.KeepPrivate(); err != nil {
 				return err
 			}
-			return Serve(socket, table)
+			// A reader of the descriptor itself would keep the only processor of the Go runtime from the operation for a
+			// while.
+			conn, err := net.FileConn(socket)
+			if err != nil {
+				return err
+			}
+			return Serve(conn, table)
 		},
 	}
 }
@@ -47,10 +55,11 @@ func Serve(conn io.ReadWriter, operations Table) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	requests, failed := make(chan request), make(chan error, 1)
+	in := bufio.NewReader(conn)
 	go func() { // ends with the process, which ends with Serve
 		for {
 			var q request
-			if err := readMessage(conn, &q); err != nil {
+			if err := readMessage(in, &q); err != nil {
 				cancel()
 				failed <- err
 				return

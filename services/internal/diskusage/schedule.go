@@ -164,7 +164,8 @@ func (s *schedule) stuck() map[Dir]bool {
 // next picks the next target and the worker for it, and starts the worker if that is needed.
 func (s *schedule) next(now time.Time) (*target, *worker) {
 	free := s.free()
-	if free == nil && slices.ContainsFunc(s.workers, func(w *worker) bool { return now.Sub(w.since) < s.m.config.silent }) {
+	answers := func(w *worker) bool { return now.Sub(w.since) < s.m.config.silent }
+	if free == nil && slices.ContainsFunc(s.workers, answers) { // one will be free soon
 		return nil, nil
 	}
 	var best *target

@@ -23,9 +23,10 @@ type Walker struct {
 
 // NewWalker returns a Walker that has no child yet.
 func NewWalker(log *slog.Logger) *Walker {
-	return &Walker{hung: hungAfter, pool: childpool.New(childpool.Options{Program: program, Log: log, Bounds: childpool.Bounds{
+	bounds := childpool.Bounds{
 		Children: maxWalkers, Quick: maxWalkers, Slow: silentAfter, Lane: maxWalkers, Foreign: maxWalkers,
-	}})}
+	}
+	return &Walker{hung: hungAfter, pool: childpool.New(childpool.Options{Program: program, Bounds: bounds, Log: log})}
 }
 
 // Walk measures the directories one after the other, in a child of their own, until ctx ends. One that is not there

@@ -16,7 +16,7 @@ const None = -1
 // Amounts are what a cgroup has of CPU and memory.
 type Amounts struct {
 	// Shares of CPU time; 0 where they are not known, as with cgroup v2, which has a weight that each runtime computes in
-	// its own way.
+	// its own way, or where any are right.
 	Shares int64
 	// Quota of CPU time in microseconds of 100 ms, and the limit of memory in bytes.
 	Quota, Memory int64
@@ -29,7 +29,7 @@ func (a Amounts) String() string {
 
 // Problem says in what got is not what is wanted; "" if it is. A limit of memory is in whole pages with cgroup v1.
 func (a Amounts) Problem(got Amounts) string {
-	if got.Shares != 0 && a.Shares != got.Shares || a.Quota != got.Quota || a.Memory != got.Memory {
+	if got.Shares != 0 && a.Shares != 0 && a.Shares != got.Shares || a.Quota != got.Quota || a.Memory != got.Memory {
 		return fmt.Sprintf("it has %s, want %s", got, a)
 	}
 	return ""
@@ -51,7 +51,8 @@ func amounts(request, cpu, memory int64) Amounts {
 }
 
 // OfContainer is what the cgroup of a container of p has when the resources of the spec are in force. A container
-// without a limit has that of its pod.
+// without a limit has that of its pod. Of one that has nothing else of CPU the kubelet derives the shares from that limit
+// when it starts, and gives it the least when it is resized.
 func OfContainer(p *corev1.Pod, c *corev1.Container) Amounts {
 	cpu, memory := c.Resources.Limits.Cpu(), c.Resources.Limits.Memory()
 	if of := p.Spec.Resources; of != nil {
@@ -66,7 +67,11 @@ func OfContainer(p *corev1.Pod, c *corev1.Container) Amounts {
 	if _, has := c.Resources.Requests[corev1.ResourceCPU]; !has {
 		request = c.Resources.Limits.Cpu()
 	}
-	return amounts(request.MilliValue(), cpu.MilliValue(), memory.Value())
+	a := amounts(request.MilliValue(), cpu.MilliValue(), memory.Value())
+	if request.IsZero() && !cpu.IsZero() {
+		a.Shares = 0
+	}
+	return a
 }
 
 // OfPod is what the pod's own cgroup has when the resources of the spec are in force.

@@ -71,6 +71,8 @@ func TestAmounts(t *testing.T) {
 	p.Spec.Resources = &corev1.ResourceRequirements{Requests: list("1", ""), Limits: list("2", "1Gi")}
 	want["a pod with resources of its own"] = [2]Amounts{{1024, 200000, 1 << 30}, OfPod(p)}
 	want["its container without limits"] = [2]Amounts{{102, 200000, 1 << 30}, OfContainer(p, &p.Spec.Containers[1])}
+	p.Spec.Containers[1].Resources = corev1.ResourceRequirements{}
+	want["its container without anything"] = [2]Amounts{{0, 200000, 1 << 30}, OfContainer(p, &p.Spec.Containers[1])}
 	p = pod(corev1.ResourceRequirements{Limits: list("1m", "5000")})
 	want["the least"] = [2]Amounts{{2, 1000, 4096}, OfContainer(p, &p.Spec.Containers[0])}
 	for what, a := range want {
@@ -137,7 +139,7 @@ func TestStatus(t *testing.T) {
 		t.Errorf("allocated resources that are not granted: %v", err)
 	}
 	p.Status.ContainerStatuses[0].State = corev1.ContainerState{}
-	if err := Done(p); err != nil {
+	if err := Done(p); err == nil || !strings.Contains(err.Error(), "none of its containers runs") {
 		t.Errorf("a container that does not run: %v", err)
 	}
 	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizePending, Reason: "Deferred"}}

@@ -49,13 +49,17 @@ func Done(p *corev1.Pod) error {
 	return nil
 }
 
-// StatusProblems says in what the status of p does not show what is granted, which is p with other resources.
+// StatusProblems says in what the status of p does not show what is granted, which is p with other resources. A pod has
+// a container that runs, unless one is about to start again.
 func StatusProblems(p, granted *corev1.Pod) []string {
 	var problems []string
 	if c := Condition(p, corev1.PodResizeInProgress); c != nil {
 		problems = append(problems, fmt.Sprintf("its resize is in progress: %s %s", c.Reason, c.Message))
 	}
 	running := Running(p)
+	if len(running) == 0 {
+		problems = append(problems, "none of its containers runs")
+	}
 	for _, c := range slices.Concat(granted.Spec.InitContainers, granted.Spec.Containers) {
 		status, runs := running[c.Name]
 		if !runs {

@@ -134,7 +134,7 @@ func checkVolumes(s *scene.Scene) {
 		}
 	})
 	for pod, want := range map[string]string{
-		"nfs": "the mounter has: mount -t nfs 127.0.0.1:/x ",
+		"nfs": "the mounter has: mount -t nfs -- 127.0.0.1:/x ",
 		"csi": `AttachVolume.Attach failed for volume "` + volume + `" : attaching volumes from the kubelet is not supported`,
 	} {
 		s.Wait(scene.Patience, "the event of pod "+pod, func(v record.View) error {

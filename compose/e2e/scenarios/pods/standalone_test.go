@@ -193,10 +193,9 @@ func onlyRoot(s *scene.Scene, manifest []byte) {
 	for _, who := range []struct {
 		name     string
 		uid, gid int
-		want     string
 	}{
-		{"nobody", 65534, 65534, "permission denied"},
-		{"pleg", pleg.UID, pleg.GID, "may not call this method"},
+		{"nobody", 65534, 65534},
+		{"pleg", pleg.UID, pleg.GID},
 	} {
 		ctx, cancel := context.WithTimeout(s.T.Context(), scene.Patience)
 		cmd := exec.CommandContext(ctx, program, "run-pod", "-", "--runtime-dir="+s.RuntimeDir())
@@ -207,8 +206,7 @@ func onlyRoot(s *scene.Scene, manifest []byte) {
 		}
 		out, err := cmd.CombinedOutput()
 		cancel()
-		if err == nil || !strings.Contains(string(out), "only root may ask podsync") ||
-			!strings.Contains(string(out), who.want) {
+		if err == nil || !strings.Contains(string(out), "only root may ask podsync") {
 			s.T.Errorf("run-pod as %s: %v\n%s", who.name, err, out)
 		}
 	}

@@ -83,8 +83,8 @@ func probedPod() *corev1.Pod {
 	return p
 }
 
-// operatorLabels are of the kind that the Prometheus operator gives a target. They must not take the place of those that
-// say which service or container a series is of.
+// operatorLabels are of the kind that the Prometheus operator gives a target. They must not take the place of those
+// that say which service or container a series is of.
 var operatorLabels = map[string]string{
 	"namespace": "monitoring", "service": "kubelet", "pod": "agent", "container": "agent", "endpoint": "https-metrics",
 }
@@ -108,11 +108,12 @@ func startPrometheus(s *scene.Scene, t *testing.T, token string) *prometheus.Ser
 		jobs = append(jobs, prometheus.Object{
 			"job_name":       name,
 			"scheme":         "https",
-			"honor_labels":   true,
 			"metrics_path":   path,
 			"authorization":  prometheus.Object{"credentials_file": tokenFile},
 			"tls_config":     prometheus.Object{"insecure_skip_verify": true},
 			"static_configs": prometheus.Targets(operatorLabels, net.JoinHostPort(s.NodeIP(), "10250")),
+			// as the monitors of the chart do
+			"relabel_configs": []prometheus.Object{{"action": "labeldrop", "regex": "namespace|service|pod|container"}},
 		})
 	}
 	rules, err := filepath.Abs(filepath.Join(monitoring, "rules.yaml"))

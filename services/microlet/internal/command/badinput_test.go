@@ -59,6 +59,24 @@ var badInputs = []badInput{
 	{"delete web", []string{`"delete"`, "microlet rm-pod NAME?"}},
 	{"images", []string{`"images"`, "crictl images?"}},
 	{"exec web", []string{`"exec"`, "kubectl exec?"}},
+	{"help ps", []string{`"ps"`, "is no command"}},
+	{"debug sysdump", []string{`"sysdump"`, "microlet debug --help"}},
+	{"version -o", []string{"-o", "value is missing"}},
+	{"check extra", []string{`"extra"`, "takes nothing else"}},
+	{"check --like=k3s --config=$dir/fine", []string{`"k3s"`, `"kubelet"`}},
+	{"prepare extra", []string{`"extra"`, "takes nothing else"}},
+	{"status --wait --timeout=soon", []string{"--timeout=soon", "duration"}},
+	{"status -w --exit-code", []string{"--watch", "--exit-code"}},
+	{"restart all", []string{`"all"`, "no service"}},
+	{"restart pleg bus", []string{`"bus"`, "one too many"}},
+	{"logs podsync --tail=many", []string{"--tail=many", "whole number"}},
+	{"pods --namespace", []string{"--namespace", "value is missing"}},
+	{"pods -w -o xml", []string{`"xml"`, "json"}},
+	{"explain - --output", []string{"--output", "value is missing"}},
+	{"rm-pod web --timeout=0s", []string{"timeout is 0s", "positive"}},
+	{"run-pod - --timeout=never", []string{"--timeout=never", "duration"}},
+	{"health bus pleg", []string{`"pleg"`, "one too many"}},
+	{"top --interval=1s", []string{"--interval", "unknown"}},
 	{"debug ps", []string{`"ps"`, "microlet debug --help"}},
 	{"--config=$dir/none up", []string{"--config=$dir/none", "does not exist"}},
 	{"-q", []string{"-q", "unknown"}},
@@ -285,7 +303,7 @@ func TestBadInputs(t *testing.T) {
 			t.Errorf("%s: has %d lines for one fault\n%s", bad.line, n, answer)
 		}
 	}
-	if len(badInputs) < 180 {
+	if len(badInputs) < 200 {
 		t.Errorf("%d bad inputs", len(badInputs))
 	}
 }

@@ -145,6 +145,7 @@ func (h Host) reach(ctx context.Context, r *report, k *kubeletconfig.Config, con
 	response, err := client.Do(request)
 	if plugin := config.ExecProvider; err != nil && plugin != nil && strings.Contains(err.Error(), credentialsFailed) {
 		_, why, _ := strings.Cut(reason(err), credentialsFailed)
+		why, _, _ = strings.Cut(why, "\n") // what follows is for programmers
 		r.failed("API server", fmt.Sprintf("the credential plugin %s failed: %s", plugin.Command, why),
 			fmt.Sprintf("run it by hand as root; check its path, args and env below users[].user.exec of %s", k.Node.Kubeconfig))
 		return

@@ -129,23 +129,35 @@ func TestRefusedSettingsAreNotLookedAtAgain(t *testing.T) {
 
 // A credential plugin that fails says nothing about the API server.
 func TestACredentialPluginThatFails(t *testing.T) {
+	for plugin, why := range map[string]string{
+		"/bin/false":      "exec: executable /bin/false failed with exit code 1",
+		"nonexistent-aws": "exec: executable nonexistent-aws not found",
+	} {
+		t.Run(plugin, func(t *testing.T) { testCredentialPlugin(t, plugin, why) })
+	}
+}
+
+func testCredentialPlugin(t *testing.T, plugin, why string) {
+	t.Helper()
 	k, r, h := config(t), &report{}, machine(t, nil)
 	k.Node.Kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
-	const text = `apiVersion: v1
+	text := `apiVersion: v1
 kind: Config
 clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]
 contexts: [{name: c, context: {cluster: c, user: u}}]
 current-context: c
 users:
 - name: u
-  user: {exec: {apiVersion: client.authentication.k8s.io/v1, command: /bin/false, interactiveMode: Never}}
+  user: {exec: {apiVersion: client.authentication.k8s.io/v1, command: ` + plugin + `, interactiveMode: Never}}
 `
 	if err := os.WriteFile(k.Node.Kubeconfig, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	h.kubeconfig(t.Context(), r, k)
-	r.expect(t, "API server", Failed, "the credential plugin /bin/false failed: exec: executable /bin/false failed with "+
-		"exit code 1")
+	r.expect(t, "API server", Failed, "the credential plugin "+plugin+" failed: "+why)
+	if n := len(r.findings[0].Detail); n > 200 {
+		t.Errorf("its answer has %d characters: %s", n, r.findings[0].Detail)
+	}
 }
 
 func TestSwapThatIsAllowed(t *testing.T) {

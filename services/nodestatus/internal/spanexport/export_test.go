@@ -205,13 +205,16 @@ func TestACollectorThatHangsHoldsFewCalls(t *testing.T) {
 func TestFewCallsAreDecoded(t *testing.T) {
 	_, endpoint := collect(t, nil)
 	prober := connections(t, endpoint)(role.Prober)
-	for range maxCalls {
-		if _, err := prober.NewStream(t.Context(), &grpc.StreamDesc{}, tracing.ExportMethod); err != nil { // no message yet
-			t.Fatal(err)
-		}
-	}
 	proctest.Await(t, 10*time.Second, "the calls have all places", func() bool {
-		_, err := coltracepb.NewTraceServiceClient(prober).Export(t.Context(), of("x", "prober"))
+		for range maxCalls {
+			if _, err := prober.NewStream(t.Context(), &grpc.StreamDesc{}, tracing.ExportMethod); err != nil { // no message yet
+				t.Fatal(err)
+			}
+		}
+		// A call that comes before the last of them takes its place, and waits until its spans are read.
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		_, err := coltracepb.NewTraceServiceClient(prober).Export(ctx, of("x", "prober"))
 		return status.Code(err) == codes.ResourceExhausted
 	})
 }

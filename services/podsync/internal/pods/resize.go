@@ -15,8 +15,8 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 )
 
-// resizing returns what the pod has, or nil if what was granted to it is known to be in force. The cgroup is read only
-// if something differs, or if it is not recorded what the pod was given.
+// resizing returns what the pod has, or nil if what was granted to it is known to be in force. The cgroup is read
+// unless it is recorded that the pod was given all: after a crash its containers may have what its cgroup lacks.
 func (w *worker) resizing(p *v1.Pod, state *pod.State) (*decide.Resizing, error) {
 	if w.inForce != nil && w.inForce.Equal(pod.ResourcesOf(p)) {
 		return nil, nil
@@ -35,7 +35,7 @@ func (w *worker) resizing(p *v1.Pod, state *pod.State) (*decide.Resizing, error)
 		}
 	}
 	resizing := &decide.Resizing{Actuated: has}
-	if known && decide.InForce(p, has) {
+	if known && decide.InForce(p, recorded) && decide.InForce(p, has) {
 		return resizing, nil
 	}
 	var err error

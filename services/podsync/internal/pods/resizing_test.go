@@ -495,17 +495,26 @@ func TestAPodWithPodLevelResources(t *testing.T) {
 // recorded or not.
 func TestPodsyncEndsBetweenTwoSteps(t *testing.T) {
 	from := []v1.ResourceRequirements{sizes("100m", "200m", "1000", "4Ki"), sizes("300m", "400m", "3000", "8Ki")}
-	to := []v1.ResourceRequirements{sizes("400m", "500m", "2000", "6Ki"), sizes("50m", "100m", "1000", "7Ki")}
-	for _, lost := range []bool{false, true} {
-		for cut := 1; ; cut++ {
-			if !endsAfterStep(t, cut, lost, from, to) {
-				if cut < 9 {
-					t.Errorf("a resize of %d steps", cut)
+	mixed := []v1.ResourceRequirements{sizes("400m", "500m", "2000", "6Ki"), sizes("50m", "100m", "1000", "7Ki")}
+	smaller := []v1.ResourceRequirements{sizes("50m", "100m", "500", "3Ki"), sizes("50m", "100m", "1000", "7Ki")}
+	for _, to := range [][]v1.ResourceRequirements{mixed, smaller} {
+		for _, lost := range []bool{false, true} {
+			for cut := 1; ; cut++ {
+				if !endsAfterStep(t, cut, lost, from, to) {
+					if cut < 9 {
+						t.Errorf("a resize of %d steps", cut)
+					}
+					break
 				}
-				break
 			}
 		}
 	}
+}
+
+// shown is how has shows these resources.
+func shown(r v1.ResourceRequirements) string {
+	return fmt.Sprintf("memory=%d cpu=%d shares=%d", r.Limits.Memory().Value(), r.Limits.Cpu().MilliValue(),
+		r.Requests.Cpu().MilliValue()*1024/1000)
 }
 
 // endsAfterStep ends podsync after a step, and reports whether there was one.
@@ -544,8 +553,8 @@ func endsAfterStep(t *testing.T, cut int, lost bool, from, to []v1.ResourceRequi
 			n.apply(larger)
 			n.wait(5 * time.Second)
 			n.want("containers", n.ids("a"), ids)
-			n.want("c", n.has("a", "c"), "memory=6144 cpu=500 shares=409")
-			n.want("sibling", n.has("a", "sibling"), "memory=7168 cpu=100 shares=51")
+			n.want("c", n.has("a", "c"), shown(to[0]))
+			n.want("sibling", n.has("a", "sibling"), shown(to[1]))
 			n.want("the pod", n.groups.limits("a"), cgroupLimits(larger))
 			all := n.reported()
 			n.want("reported", all[len(all)-1], "completed a")

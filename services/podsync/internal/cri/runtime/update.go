@@ -29,8 +29,8 @@ func (r *Runtime) UpdateContainer(ctx context.Context, uid types.UID, id string,
 	return nil
 }
 
-// UpdateSandbox passes on to the runtime what a pod has as a whole, before its cgroup has it. A runtime that has nothing
-// to do for that is fine.
+// UpdateSandbox passes on to the runtime what a pod has as a whole, before its cgroup has it. A runtime that does not
+// know the call is fine.
 func (r *Runtime) UpdateSandbox(ctx context.Context, id string,
 	resources, overhead *runtimeapi.LinuxContainerResources) error {
 	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)

@@ -151,7 +151,12 @@ func (r *round) resize() {
 		stops[r.actions.Kill[i].ID] = true
 	}
 	for spec := range podutil.Containers(&r.in.Pod.Spec) {
-		if change := r.resized(spec, r.active(spec.Name)); change != nil && !stops[change.id] {
+		change := r.resized(spec, r.active(spec.Name))
+		switch {
+		case change == nil || stops[change.id]:
+		case r.resizeRestarts(spec, r.active(spec.Name)) && podutil.IsSidecar(spec): // once it has started
+			plan.waits = true
+		default:
 			plan.containers = append(plan.containers, *change)
 		}
 	}
@@ -166,7 +171,7 @@ func (r *round) resize() {
 		r.wakeAt(r.in.Now.Add(ResizeRetry))
 	}
 	restarts := slices.ContainsFunc(r.actions.Kill, func(k Kill) bool { return k.Reason == KillResize })
-	r.actions.Resized = len(plan.steps) == 0 && r.actions.ResizeRefused == "" && !restarts
+	r.actions.Resized = len(plan.steps) == 0 && r.actions.ResizeRefused == "" && !restarts && !plan.waits
 }
 
 // refusal is why memory cannot shrink now; empty if it can. A limit that is below what is used would have the kernel
@@ -211,6 +216,8 @@ func refusal(c *pod.Cgroup, containers []resized, stops map[string]bool) string 
 // resizePlan collects the steps of a resize.
 type resizePlan struct {
 	containers []resized
+	// waits: a container will restart for what was granted, and has what it had until then. The pod does not shrink.
+	waits bool
 	// pod is what the pod's cgroup has after the steps; nil for none.
 	pod   *pod.CgroupLimits
 	wants pod.CgroupLimits
@@ -237,6 +244,9 @@ func (p *resizePlan) order(name v1.ResourceName, held bool) {
 				p.writeContainer(c, name)
 			}
 		}
+	}
+	if p.waits {
+		return
 	}
 	if request < 0 {
 		p.writePod(name, PartRequest)

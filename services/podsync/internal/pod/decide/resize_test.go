@@ -71,6 +71,7 @@ type resizable struct {
 	containers map[string]amounts
 	actuated   map[string]v1.ResourceRequirements
 	used       map[string]int64
+	startup    map[string]Result
 	steps      []string
 }
 
@@ -103,7 +104,7 @@ func (m *resizable) memory() int64 {
 }
 
 func (m *resizable) input() Input {
-	return Input{Pod: m.pod, State: m.state, Now: t0.Add(time.Hour), Resizing: &Resizing{
+	return Input{Pod: m.pod, State: m.state, Now: t0.Add(time.Hour), Startup: m.startup, Resizing: &Resizing{
 		Actuated: pod.Resources{Containers: m.actuated},
 		Cgroup:   &pod.Cgroup{Has: m.cgroup, Wants: limitsFor(m.pod), Memory: m.memory(), Containers: m.used},
 	}}
@@ -113,6 +114,7 @@ func (m *resizable) input() Input {
 func (m *resizable) clone() *resizable {
 	c := *m
 	c.state = ready(slices.Clone(m.state.Containers)...)
+	c.startup = maps.Clone(m.startup)
 	c.containers, c.actuated, c.used = maps.Clone(m.containers), maps.Clone(m.actuated), maps.Clone(m.used)
 	return &c
 }
@@ -189,6 +191,8 @@ func (m *resizable) settle(cut bool) (refused string) {
 				next := m.clone()
 				next.forgetRequests(before)
 				next.settle(false)
+				next.hasStarted()
+				next.settle(false)
 				next.isAtRest(a.ResizeRefused)
 			}
 			m.apply(s)
@@ -198,7 +202,7 @@ func (m *resizable) settle(cut bool) (refused string) {
 			m.holds()
 		}
 		if len(a.Kill)+len(a.Resize)+len(a.Start) == 0 {
-			if a.Resized != (a.ResizeRefused == "") {
+			if waits := m.waits(); a.Resized != (a.ResizeRefused == "" && !waits) {
 				m.t.Fatalf("resized: %v, refused: %q", a.Resized, a.ResizeRefused)
 			}
 			return a.ResizeRefused
@@ -209,6 +213,21 @@ func (m *resizable) settle(cut bool) (refused string) {
 	}
 	m.t.Fatalf("no end after %q", m.steps)
 	return ""
+}
+
+// hasStarted ends the start of the sidecar.
+func (m *resizable) hasStarted() { m.startup = map[string]Result{"id-s": Success} }
+
+// waits reports whether the sidecar is to restart once it has started.
+func (m *resizable) waits() bool {
+	s := podutil.Container(&m.pod.Spec, "s")
+	if s == nil || s.StartupProbe == nil || m.startup["id-s"] == Success {
+		return false
+	}
+	has, wants := m.containers["id-s"], amountsOf(m.pod.Spec.Resources, s.Resources)
+	return slices.ContainsFunc(s.ResizePolicy, func(p v1.ContainerResizePolicy) bool {
+		return has.of(p.ResourceName) != wants.of(p.ResourceName)
+	})
 }
 
 // isAtRest holds what the pod has against what was granted. Memory stays if its shrinking was refused.
@@ -269,6 +288,9 @@ func anyPod(r *rand.Rand) *v1.Pod {
 	if r.IntN(2) == 0 {
 		p.Spec.Resources = &v1.ResourceRequirements{}
 	}
+	if r.IntN(3) == 0 {
+		p.Spec.InitContainers[0].StartupProbe = &v1.Probe{}
+	}
 	for c := range podutil.Containers(&p.Spec) {
 		for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
 			if r.IntN(4) == 0 {
@@ -284,7 +306,7 @@ func resizeAnyPod(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 3))
 	m := newResizable(t, anyPod(r))
 	for range 4 {
-		m.pod, m.steps = anyResources(r, m.pod), nil
+		m.pod, m.steps, m.startup = anyResources(r, m.pod), nil, nil
 		m.used = map[string]int64{}
 		for id, has := range m.containers {
 			if r.IntN(3) == 0 && has.memory.limit != pod.Unlimited {
@@ -295,6 +317,8 @@ func resizeAnyPod(t *testing.T, seed uint64) {
 			m.used = map[string]int64{}
 		}
 		m.holds()
+		m.settle(true)
+		m.hasStarted()
 		refused := m.settle(true)
 		m.isAtRest(refused)
 		if refused == "" {
@@ -551,6 +575,7 @@ func TestWhatIsResized(t *testing.T) {
 		startup       map[string]Result
 		liveness      map[string]Result
 		unknown       bool
+		waits         bool
 		steps, kill   []string
 		message       string
 	}{
@@ -571,6 +596,13 @@ func TestWhatIsResized(t *testing.T) {
 			init: sized(restart(sidecar("s"), "cpu")), regular: plain("a"),
 			state: ready(ctr("2", "a", running, 0), ctr("1", "s", running, 0)), kill: []string{"1"},
 			message: "Container s resize requires restart",
+		},
+		"a sidecar that restarts once it has started": {
+			init: sized(restart(probed, "cpu")), regular: plain("a"), state: ready(ctr("1", "s", running, 0)), waits: true,
+		},
+		"an init container that cannot restart": {
+			init: sized(restart(plain("i"), "cpu")), regular: plain("a"), state: ready(ctr("1", "i", running, 0)),
+			steps: []string{"i cpu"},
 		},
 		"a sidecar that restarts for memory alone": {
 			init: sized(restart(sidecar("s"), "memory")), regular: plain("a"),
@@ -622,7 +654,7 @@ func TestWhatIsResized(t *testing.T) {
 			if test.message != "" && (len(a.Start) != 1 || a.Start[0].Init != (a.Start[0].Name == "s")) {
 				t.Errorf("starts %+v", a.Start)
 			}
-			resized := test.steps == nil && (test.kill == nil || a.Kill[0].Reason != KillResize)
+			resized := !test.waits && test.steps == nil && (test.kill == nil || a.Kill[0].Reason != KillResize)
 			if a.Resized != resized {
 				t.Errorf("resized: %v, want %v", a.Resized, resized)
 			}
