@@ -98,12 +98,27 @@ func (k *killing) hold(number int, at moment) <-chan string {
 func (k *killing) each(i int, at moment) {
 	k.T.Helper()
 	for number := 1; ; number++ {
+		k.renew(i, number, at)
 		grows := k.kill(i, most, number, at)
 		shrinks := k.kill(i, least, number, at)
 		if !grows && !shrinks {
 			return
 		}
 	}
+}
+
+// renew puts another pod in place of one whose container starts again for a resize: it would wait longer and longer
+// before that.
+func (k *killing) renew(i, number int, at moment) {
+	k.T.Helper()
+	if kinds[i].restarts == "" {
+		return
+	}
+	k.DeletePods(k.names[i])
+	k.Wait(scene.Patience, "the end of a pod", k.AreGone(k.names[i]))
+	k.names[i] = fmt.Sprintf("%s-%s-%d", kinds[i].name, at, number)
+	k.CreatePods(kinds[i].pod(k.Scene, k.names[i], least))
+	k.WaitReady(scene.Patience, k.names[i])
 }
 
 // kill kills podsync at a call of a number, if there are so many.
