@@ -31,7 +31,10 @@ func TestResizeKills(t *testing.T) {
 		}
 	})
 	scene.Shared.UseMicrolet(t, "--container-runtime-endpoint=unix://"+socket)
-	k := &killing{Scene: scene.New(t), proxy: proxy, methods: map[string]int{}, changes: map[string]int{}, deaths: map[string]int{}}
+	k := &killing{
+		Scene: scene.New(t), proxy: proxy,
+		methods: map[string]int{}, changes: map[string]int{}, deaths: map[string]int{},
+	}
 	k.names = createAll(k.Scene, 1, func() int64 { return least })
 	whole := k.Scene
 	for i := range kinds {
