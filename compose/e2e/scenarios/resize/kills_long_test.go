@@ -31,7 +31,10 @@ func TestResizeKills(t *testing.T) {
 		}
 	})
 	scene.Shared.UseMicrolet(t, "--container-runtime-endpoint=unix://"+socket)
-	k := &killing{Scene: scene.New(t), proxy: proxy, methods: map[string]int{}, changes: map[string]int{}}
+	k := &killing{
+		Scene: scene.New(t), proxy: proxy,
+		methods: map[string]int{}, changes: map[string]int{}, deaths: map[string]int{},
+	}
 	k.names = createAll(k.Scene, 1, func() int64 { return least })
 	whole := k.Scene
 	for i := range kinds {
@@ -55,11 +58,13 @@ func TestResizeKills(t *testing.T) {
 // killing kills podsync at calls to the runtime.
 type killing struct {
 	*scene.Scene
-	proxy   *criproxy.Proxy
-	names   []string
-	changes map[string]int
-	killed  int
-	methods map[string]int
+	proxy *criproxy.Proxy
+	names []string
+	// changes counts the resizes of each pod, and deaths the kills meanwhile: each may have left a container that was
+	// created and is not started.
+	changes, deaths map[string]int
+	killed          int
+	methods         map[string]int
 }
 
 // moment is when podsync is killed, relative to one of its calls.
@@ -98,12 +103,27 @@ func (k *killing) hold(number int, at moment) <-chan string {
 func (k *killing) each(i int, at moment) {
 	k.T.Helper()
 	for number := 1; ; number++ {
+		k.renew(i, number, at)
 		grows := k.kill(i, most, number, at)
 		shrinks := k.kill(i, least, number, at)
 		if !grows && !shrinks {
 			return
 		}
 	}
+}
+
+// renew puts another pod in place of one whose container starts again for a resize: it would wait longer and longer
+// before that.
+func (k *killing) renew(i, number int, at moment) {
+	k.T.Helper()
+	if kinds[i].restarts == "" {
+		return
+	}
+	k.DeletePods(k.names[i])
+	k.Wait(scene.Patience, "the end of a pod", k.AreGone(k.names[i]))
+	k.names[i] = fmt.Sprintf("%s-%s-%d", kinds[i].name, at, number)
+	k.CreatePods(kinds[i].pod(k.Scene, k.names[i], least))
+	k.WaitReady(scene.Patience, k.names[i])
 }
 
 // kill kills podsync at a call of a number, if there are so many.
@@ -120,6 +140,7 @@ func (k *killing) kill(i int, size int64, number int, at moment) (killed bool) {
 			k.Signal(k.T, syscall.SIGKILL, role.Podsync)
 			k.methods[method]++
 			k.killed++
+			k.deaths[name]++
 			killed = true
 			return nil
 		default:
@@ -129,14 +150,6 @@ func (k *killing) kill(i int, size int64, number int, at moment) (killed bool) {
 	k.proxy.Release()
 	scene.Await(k.T, scene.Patience, what+": the resources to agree", func() error { return k.AgreeOnResources(name) })
 	p := k.Record.View().Pod(k.Namespace, name)
-	keepsContainers(k.Scene, &kinds[i], p, k.changes[name]+k.deaths(&kinds[i]))
+	keepsContainers(k.Scene, &kinds[i], p, k.changes[name]+k.deaths[name])
 	return killed
-}
-
-// deaths are the starts of a container that podsync's death may have repeated: one for each kill.
-func (k *killing) deaths(of *kind) int {
-	if of.restarts == "" {
-		return 0
-	}
-	return k.killed
 }

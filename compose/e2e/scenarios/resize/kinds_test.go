@@ -37,8 +37,8 @@ func amounts(unit [2]int64, size int64) corev1.ResourceList {
 	}
 }
 
-// What a size is in thousandths of a CPU and in bytes. The node has room for the requests of all pods. A container that starts needs some CPU time,
-// so limits are larger.
+// What a size is in thousandths of a CPU and in bytes. The node has room for the requests of all pods. A container that
+// starts needs some CPU time, so limits are larger.
 var (
 	requested = [2]int64{4, 8 << 20}
 	limited   = [2]int64{100, 16 << 20}
