@@ -165,6 +165,9 @@ func (m *Manager) smooth(c *pod.Cgroup) {
 	if c.Has.MemoryLimit == c.Wants.MemoryLimit/page*page {
 		c.Has.MemoryLimit = c.Wants.MemoryLimit
 	}
+	if c.Has.MemoryProtected == c.Wants.MemoryProtected/page*page {
+		c.Has.MemoryProtected = c.Wants.MemoryProtected
+	}
 	if c.Has.CPUQuota <= 0 || c.Has.CPUQuota == pod.Unlimited {
 		c.Has.CPUQuota, c.Has.CPUPeriod = pod.Unlimited, c.Wants.CPUPeriod
 		return

@@ -373,3 +373,15 @@ func TestSharesToMilliCPU(t *testing.T) {
 		}
 	}
 }
+
+// TestProtectedMemoryIsInPages: a request that is no whole number of pages is in force when the kernel has rounded it.
+func TestProtectedMemoryIsInPages(t *testing.T) {
+	page := int64(os.Getpagesize())
+	for has, want := range map[int64]int64{page: page + 1, 2 * page: 2 * page, 0: 0} {
+		c := &pod.Cgroup{Has: pod.CgroupLimits{MemoryProtected: has}, Wants: pod.CgroupLimits{MemoryProtected: page + 1}}
+		(&Manager{}).smooth(c)
+		if c.Has.MemoryProtected != want {
+			t.Errorf("%d bytes of %d are taken as %d", has, page+1, c.Has.MemoryProtected)
+		}
+	}
+}
