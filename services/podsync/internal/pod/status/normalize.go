@@ -13,6 +13,9 @@ import (
 const (
 	// maxMessages is what all termination messages of one pod may take together, in bytes.
 	maxMessages = 12 << 10
+	// maxCondition is what the message of a condition of ours may take. That of a resize has an error of the runtime, or a
+	// text about each container.
+	maxCondition = 12 << 10
 	// maxWaiting is what the message of a container that waits may take, and maxAllWaiting what those of one pod may take
 	// together. The kubelet has no such bounds. An error of a runtime or a hook may be longer than the API server takes.
 	maxWaiting    = 12 << 10
@@ -28,8 +31,12 @@ func Normalize(p *v1.Pod, s *v1.PodStatus) {
 		round(s.StartTime)
 	}
 	for i := range s.Conditions {
-		round(&s.Conditions[i].LastProbeTime)
-		round(&s.Conditions[i].LastTransitionTime)
+		c := &s.Conditions[i]
+		round(&c.LastProbeTime)
+		round(&c.LastTransitionTime)
+		if IsOwnedCondition(c.Type) {
+			c.Message = cut(c.Message, maxCondition)
+		}
 	}
 	for i := range s.VolumeHealth {
 		round(&s.VolumeHealth[i].LastTransitionTime)
