@@ -20,9 +20,10 @@ func (w *worker) actuated(p *v1.Pod, c *v1.Container, recorded v1.ResourceRequir
 	if shown == nil && isRecorded {
 		return recorded
 	}
-	before := *c
-	before.Resources = recorded
-	wants, was := w.deps.Config.ContainerResources(p, c), w.deps.Config.ContainerResources(p, &before)
+	// What is recorded has the limits that the pod as a whole had.
+	before, alone := *c, *p
+	before.Resources, alone.Spec.Resources = recorded, nil
+	wants, was := w.deps.Config.ContainerResources(p, c), w.deps.Config.ContainerResources(&alone, &before)
 	has := granted
 	for name, same := range map[v1.ResourceName]func(a, b *runtimeapi.LinuxContainerResources) bool{
 		v1.ResourceCPU: sameCPU, v1.ResourceMemory: sameMemory,

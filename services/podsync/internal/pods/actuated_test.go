@@ -70,6 +70,19 @@ func TestActuated(t *testing.T) {
 	}
 }
 
+// TestActuatedUnderANewLimitOfThePod: the pod as a whole gets limits, and the container has them although only what it
+// had before is recorded. It does not start for them a second time.
+func TestActuatedUnderANewLimitOfThePod(t *testing.T) {
+	p := restarting(resizedPod(testPod("a"), sizes("100m", "", "", "")), 0, v1.ResourceMemory)
+	p.Spec.Resources = new(sizes("", "400m", "", "8Ki"))
+	w := &worker{deps: &Deps{Resources: Resources{Config: &node{}}}}
+	shown := w.deps.Config.ContainerResources(p, &p.Spec.Containers[0])
+	got := w.actuated(p, &p.Spec.Containers[0], sizes("100m", "", "", ""), true, shown)
+	if diff := cmp.Diff(sizes("100m", "400m", "", "8Ki"), got, cmpopts.EquateEmpty()); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // TestActuatedUnlimited compares what the runtime shows of a container without limits.
 func TestActuatedUnlimited(t *testing.T) {
 	p := resizedPod(testPod("a"), sizes("100m", "", "", ""))

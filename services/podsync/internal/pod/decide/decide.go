@@ -110,7 +110,7 @@ func replaceSandbox(in Input, attempt uint32, message string) Actions {
 		spec := &p.Spec.Containers[i]
 		newest := st.Latest(spec.Name)
 		switch {
-		case doneForGood(p, spec, newest):
+		case in.doneForGood(spec, newest):
 		case newest == nil && !in.wantsStart(spec, nil):
 			ran, remains = true, true // its remains were removed
 		default:
@@ -151,8 +151,8 @@ func replaceSandbox(in Input, attempt uint32, message string) Actions {
 // doneForGood reports whether a container need not be in the next sandbox: it has ended, and not in
 // a way that lets it run again. To take it along would give the pod a sandbox that nothing is in,
 // which is stopped at once, and again and again.
-func doneForGood(p *v1.Pod, c *v1.Container, newest *pod.Container) bool {
-	return exited(newest) && !ShouldRestart(p, c, newest.ExitCode)
+func (in *Input) doneForGood(c *v1.Container, newest *pod.Container) bool {
+	return exited(newest) && !in.wantsStart(c, newest)
 }
 
 // keepRunning keeps a pod in its sandbox as it should be.

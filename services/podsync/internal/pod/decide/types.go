@@ -56,6 +56,9 @@ type Input struct {
 	// Resizing is what the pod has; nil if the granted resources, which the pod has, are in force.
 	Resizing *Resizing
 
+	// Owed holds the containers, by id, that were stopped to be started again. Each of them starts, however it ended.
+	Owed map[string]bool
+
 	// allAgain: all containers start again, and reported ends do not count any more.
 	allAgain bool
 }
