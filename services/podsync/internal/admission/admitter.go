@@ -225,7 +225,10 @@ func (a *Admitter) Admit(ctx context.Context, p *v1.Pod, source podsyncv1.PodSou
 		switch {
 		case e.stage == admitted && e.result.Preempt != nil:
 			a.preempt(ctx, p, e.result.Preempt)
-			return Result{}, ctx.Err()
+			return Result{Judged: e.pod}, ctx.Err()
+		case e.stage == admitted:
+			e.result.Judged = e.pod
+			return e.result, nil
 		case e.stage != undecided:
 			return e.result, nil
 		case e.stale:

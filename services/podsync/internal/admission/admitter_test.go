@@ -372,3 +372,20 @@ func TestJudgingAPodKeepsNothingOfIt(t *testing.T) {
 		}
 	})
 }
+
+// TestAVersionThatCameAfterTheAdmission: another pod's question has had the pod admitted. What it asks for since was not
+// judged, and does not count.
+func TestAVersionThatCameAfterTheAdmission(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t)
+		m.Heard(file)
+		small, other := born(requesting("a", "cpu", "500m"), 0), born(requesting("b", "cpu", "1500m"), 1)
+		m.Add(small, file)
+		if v, err := m.Admit(t.Context(), other, file, false); err != nil || !v.Admitted() || v.Judged != other {
+			t.Fatalf("%+v, %v", v, err)
+		}
+		if v, err := m.Admit(t.Context(), sized(small, "1500m"), file, false); err != nil || v.Judged != small {
+			t.Errorf("%+v, %v", v, err)
+		}
+	})
+}

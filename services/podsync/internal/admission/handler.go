@@ -38,6 +38,9 @@ type Result struct {
 	// Reason and Message of a rejection, as the kubelet's: tools filter on them. An empty
 	// reason admits.
 	Reason, Message string
+	// Judged is the version of an admitted pod that was judged, of which the requests have their place. The pod may have
+	// asked for more since. It is nil for a pod that has ended.
+	Judged *v1.Pod
 	// Preempt is what has to go before an admitted pod may start; nil: nothing.
 	Preempt *Preemption
 	// Resources: the rejection would not stand if pods that are being preempted were gone.

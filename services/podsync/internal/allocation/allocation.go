@@ -63,6 +63,8 @@ type entry struct {
 	deciding bool
 	// notBefore is when a decision that failed is made again; zero if none has.
 	notBefore time.Time
+	// again is when the message of a pod that waits is made again; zero if it is up to date.
+	again time.Time
 	// ended: nothing of the pod will run any more.
 	ended bool
 	// pending and progress are the pod's conditions PodResizePending and PodResizeInProgress; nil if it has none.
@@ -107,7 +109,7 @@ func (a *Allocation) adopt(p *v1.Pod) *entry {
 	e := &entry{wanted: p, ended: podutil.IsTerminal(p.Status.Phase), bucket: priorityBucket(p)}
 	a.pods[p.UID] = e
 	if r, ok := a.granted.records.Get(p.UID); ok {
-		e.granted = &r
+		e.granted = new(completed(r, p))
 	}
 	if r, ok := a.actuated.records.Get(p.UID); ok {
 		e.actuated = &r

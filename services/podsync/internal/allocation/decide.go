@@ -123,8 +123,10 @@ func (a *Allocation) untilRetry() time.Duration {
 	defer a.mu.Unlock()
 	until := period
 	for _, e := range a.pods {
-		if e.mayBeDecided() && !e.notBefore.IsZero() {
-			until = min(until, max(time.Until(e.notBefore), 0))
+		for _, due := range []time.Time{e.notBefore, e.again} {
+			if e.mayBeDecided() && !due.IsZero() {
+				until = min(until, max(time.Until(due), 0))
+			}
 		}
 	}
 	return until
@@ -178,7 +180,7 @@ func (a *Allocation) decide(ctx context.Context, uid types.UID, why trigger, dec
 		return
 	}
 	p, fresh := e.wanted, e.fresh
-	e.deciding, e.fresh, e.notBefore = true, false, time.Time{}
+	e.deciding, e.fresh, e.notBefore, e.again = true, false, time.Time{}, time.Time{}
 	a.mu.Unlock()
 	resizing, result, err := a.o.Admission.Resize(ctx, p)
 	if resizing != nil {
@@ -220,9 +222,16 @@ func (a *Allocation) postpone(e *entry, p *v1.Pod, result admission.Result, err 
 	}
 	before := e.pending
 	now := newCondition(v1.PodResizePending, before, reason, result.Message, p.Generation)
+	same := before != nil && before.Reason == reason && before.ObservedGeneration == p.Generation
+	if same && now != before {
+		// The figures may change with each pod that comes or goes, and whoever makes pods must not cause a call for each.
+		if next := before.LastProbeTime.Add(soon); time.Now().Before(next) {
+			now, e.again = before, next
+		}
+	}
 	a.setPending(e, now)
 	a.mu.Unlock()
-	if before == nil || before.Reason != reason || before.ObservedGeneration != p.Generation {
+	if !same {
 		log.Info("resize is pending", logkey.Reason, result.Reason, logkey.Message, result.Message)
 		event := reasonResizeDeferred
 		if reason == v1.PodReasonInfeasible {
@@ -266,13 +275,13 @@ func (a *Allocation) grant(ctx context.Context, e *entry, p *v1.Pod, r *admissio
 	}
 	a.mu.Lock()
 	e.deciding = false
-	if !granted || a.pods[p.UID] != e { // it has ended since
+	if !granted || e.ended || a.pods[p.UID] != e { // it has ended since
 		a.granted.later(p.UID)
 		a.finished(false)
 		a.mu.Unlock()
 		return
 	}
-	grew := grows(e.granted.Of(p), p)
+	room := grows(p, e.granted.Of(p)) // of one resource at least
 	e.granted = &now
 	if e.pending != nil && e.pending.Reason == v1.PodReasonDeferred {
 		a.metrics.accepted.WithLabelValues(string(why)).Inc()
@@ -280,7 +289,7 @@ func (a *Allocation) grant(ctx context.Context, e *entry, p *v1.Pod, r *admissio
 	a.resolve(e, accepted)
 	a.setProgress(e, newCondition(v1.PodResizeInProgress, nil, "", "", p.Generation))
 	a.consider(e, podUpdated)
-	a.finished(!grew)
+	a.finished(room)
 	a.mu.Unlock()
 	a.o.Log.Info("resize is granted", logkey.Pod, p.Namespace+"/"+p.Name, logkey.PodUID, p.UID)
 	a.o.Events.Event(reference(p), v1.EventTypeNormal, reasonResizeStarted, message("started", p, p.Generation, ""))

@@ -57,7 +57,7 @@ func (f *file) later(uid types.UID) {
 }
 
 // write writes the resources of a pod and returns when they are on the disk. There is one call for a pod at one time.
-// After an error of the disk they are not in the file. If ctx ends first, they may be.
+// After an error of the disk they do not stay in the file. If ctx ends first, they may be there.
 func (f *file) write(ctx context.Context, uid types.UID, r pod.Resources) error {
 	done := make(chan error, 1)
 	f.mu.Lock()
@@ -125,9 +125,7 @@ func (f *file) flush() error {
 	f.mu.Lock()
 	for uid, err := range failed {
 		problem = err
-		if _, ok := dirty[uid]; ok {
-			f.dirty[uid] = struct{}{}
-		}
+		f.dirty[uid] = struct{}{} // the file may have what was not granted
 	}
 	before := f.problem
 	f.problem = problem

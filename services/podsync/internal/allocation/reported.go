@@ -29,6 +29,17 @@ func withReportedResources(p *v1.Pod) *v1.Pod {
 	return pod.ResourcesOf(reported).Of(p)
 }
 
+// completed returns what a file says that was granted to p, with what the kubelet did not record. Without the feature
+// gates of their resizes, which are off in earlier versions, it records neither init containers nor the resources of the
+// pod as a whole, and reports none of these either.
+func completed(r pod.Resources, p *v1.Pod) pod.Resources {
+	p = withReportedResources(p)
+	if r.Pod == nil && p.Status.AllocatedResources == nil {
+		r.Pod = p.Spec.Resources
+	}
+	return pod.ResourcesOf(r.Of(p))
+}
+
 // setReported gives requirements the CPU and memory of a status, as far as it shows any.
 func setReported(r *v1.ResourceRequirements, allocated v1.ResourceList, has *v1.ResourceRequirements) {
 	if allocated != nil {

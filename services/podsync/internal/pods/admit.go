@@ -26,8 +26,8 @@ type Admission interface {
 	Forget(uid types.UID)
 }
 
-// admit asks, until it has an answer, whether the pod may run here. It is false for a pod
-// that may not, which is then on its way to its end.
+// admit asks, until it has an answer, whether the pod may run here. It is false for a pod that may not, which is then on
+// its way to its end, and for a version that has other resources than were granted. The next sync has those.
 func (w *worker) admit(ctx context.Context, p *v1.Pod, state *pod.State) (bool, error) {
 	// What has ended asks for no place any more.
 	if w.admitted || podutil.IsTerminal(p.Status.Phase) {
@@ -42,10 +42,15 @@ func (w *worker) admit(ctx context.Context, p *v1.Pod, state *pod.State) (bool, 
 	}
 	if result.Admitted() {
 		w.admitted = true
-		w.deps.Allocation.Admitted(p)
+		judged := p
+		if result.Judged != nil {
+			judged = result.Judged
+		}
+		w.deps.Allocation.Admitted(judged)
 		w.inbox.regrant() // a version that came meanwhile may ask for more
 		w.standing.note(func(s *Standing) { s.Admitted = true })
-		return true, nil
+		// This version may ask for more too: it was not judged if the pod was admitted before it came.
+		return w.deps.Allocation.Apply(p) == p, nil
 	}
 	w.reject(p, result)
 	return false, nil

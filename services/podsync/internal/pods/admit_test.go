@@ -31,6 +31,7 @@ type admissions struct {
 	gone   int
 	ran    int
 	before func(p *v1.Pod) // called before each answer, if it is set
+	judged *v1.Pod         // what answers say was judged
 	later  []string        // reasons of pods that were admitted and rejected later
 }
 
@@ -75,7 +76,9 @@ func (a *admissions) Admit(_ context.Context, p *v1.Pod, _ podsyncv1.PodSource,
 	if running {
 		a.ran++
 	}
-	return a.reject[p.UID], nil
+	result := a.reject[p.UID]
+	result.Judged = a.judged
+	return result, nil
 }
 
 func TestRejectedPodFailsAndTouchesNothing(t *testing.T) {

@@ -2,6 +2,7 @@ package pods
 
 import (
 	"sync"
+	"sync/atomic"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -13,6 +14,8 @@ import (
 type allocations struct {
 	// decides is the answer to every pod that asks for other resources.
 	decides bool
+	// applied counts the calls of Apply.
+	applied atomic.Int32
 
 	mu       sync.Mutex
 	granted  map[types.UID]pod.Resources
@@ -32,6 +35,7 @@ func newAllocations() *allocations {
 }
 
 func (a *allocations) Apply(p *v1.Pod) *v1.Pod {
+	a.applied.Add(1)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if r, ok := a.granted[p.UID]; ok {

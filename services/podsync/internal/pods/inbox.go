@@ -74,6 +74,9 @@ func (i *inbox) set(p *v1.Pod) update {
 func (i *inbox) regrant() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	if i.removed { // it is forgotten, or will be
+		return false
+	}
 	p := i.allocation.Apply(i.wanted)
 	if pod.ResourcesOf(p).Equal(pod.ResourcesOf(i.pod)) {
 		return false

@@ -50,12 +50,14 @@ type reporter struct {
 	shown *pod.State
 	// restarting are the containers, by ID, that the sync stops to start them again.
 	restarting map[string]bool
+	// owed are those that were stopped for a resize and have not started again, whatever has become of that sync.
+	owed map[string]bool
 }
 
 func newReporter(uid types.UID, deps *Deps, i *inbox, s *standing, r *remains) *reporter {
 	return &reporter{
 		uid: uid, deps: deps, inbox: i, standing: s, remains: r, notices: newNotices(),
-		waiting: map[string]status.Waiting{},
+		waiting: map[string]status.Waiting{}, owed: map[string]bool{},
 	}
 }
 
@@ -136,7 +138,12 @@ func (r *reporter) reportIf(state *pod.State) bool {
 // unlessRestarting returns the state with those containers as running that the worker has stopped to start them again
 // at once, although their policy would not: the API takes such an end as final. The caller holds mu.
 func (r *reporter) unlessRestarting(p *v1.Pod, state *pod.State) *pod.State {
-	if len(r.restarting) == 0 {
+	stopped := maps.Clone(r.restarting)
+	if r.phase == syncing && len(r.owed) > 0 {
+		stopped = maps.Clone(r.owed)
+		maps.Copy(stopped, r.restarting)
+	}
+	if len(stopped) == 0 {
 		return state
 	}
 	kept := *state
@@ -144,7 +151,7 @@ func (r *reporter) unlessRestarting(p *v1.Pod, state *pod.State) *pod.State {
 	for i := range kept.Containers {
 		c := &kept.Containers[i]
 		spec := podutil.Container(&p.Spec, c.Name)
-		if r.restarting[c.ID] && spec != nil && !decide.MayRun(c) && !decide.ShouldRestart(p, spec, c.ExitCode) {
+		if stopped[c.ID] && spec != nil && !decide.MayRun(c) && !decide.ShouldRestart(p, spec, c.ExitCode) {
 			c.State = runtimeapi.ContainerState_CONTAINER_RUNNING
 		}
 	}
@@ -153,9 +160,12 @@ func (r *reporter) unlessRestarting(p *v1.Pod, state *pod.State) *pod.State {
 
 // noteRestarting notes which containers a decision stops to start them again.
 func (r *reporter) noteRestarting(a *decide.Actions) {
-	restarting := map[string]bool{}
+	restarting, owed := map[string]bool{}, map[string]bool{}
 	for i := range a.Kill {
 		restarting[a.Kill[i].ID] = a.Kill[i].Restart
+		if a.Kill[i].Reason == decide.KillResize {
+			owed[a.Kill[i].ID] = true
+		}
 	}
 	if a.StopPod != nil && a.Sandbox != nil {
 		for i := range a.StopPod.Containers {
@@ -165,6 +175,14 @@ func (r *reporter) noteRestarting(a *decide.Actions) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.restarting = restarting
+	maps.Copy(r.owed, owed)
+}
+
+// owes returns the containers, by ID, that were stopped for a resize and have not started again.
+func (r *reporter) owes() map[string]bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.owed)
 }
 
 // waits notes why a container could not be started last.
@@ -195,6 +213,11 @@ func (r *reporter) see(state *pod.State) {
 	maps.DeleteFunc(r.waiting, func(name string, why status.Waiting) bool {
 		c := state.Latest(name)
 		return c != nil && c.Running() && why.Reason != reasonPostStartHookError
+	})
+	maps.DeleteFunc(r.owed, func(id string, _ bool) bool {
+		return !slices.ContainsFunc(state.Containers, func(c pod.Container) bool {
+			return c.ID == id && state.Latest(c.Name).ID == id
+		})
 	})
 }
 

@@ -116,3 +116,25 @@ func TestAResizeIsOneSync(t *testing.T) {
 		}
 	})
 }
+
+// TestAVersionThatWasNotJudged gets what the version before it was admitted with.
+func TestAVersionThatWasNotJudged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newRuntime())
+		small := withMemory(testPod("a"), "1Mi", "1Mi")
+		n.admission.judged = small
+		defer n.run()()
+		n.apply(withMemory(small, "1Ti", "1Ti"))
+		n.wait(time.Second)
+		if got := n.resources()[0].Requests.Memory().String(); got != "1Mi" {
+			t.Errorf("the pod was admitted with 1Mi and has %s", got)
+		}
+		state, err := n.dispatcher.deps.Runtime.State(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c := state.Latest("c"); c == nil || c.Resources.GetLinux().GetMemoryLimitInBytes() != 1<<20 {
+			t.Errorf("its container is %+v", c)
+		}
+	})
+}

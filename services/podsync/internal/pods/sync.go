@@ -134,6 +134,7 @@ func (w *worker) decide(p *v1.Pod, state *pod.State) decide.Actions {
 		Liveness: results.Liveness, Startup: results.Startup,
 		KeepDead: w.deps.KeepDead, Stopped: w.stops.sandboxes, Refused: w.history.refusedEphemeral,
 		Logged: w.loggedCounts(p, state), Unremoved: w.remains.restartCounts(),
+		Owed: w.reporter.owes(),
 	}
 	if last, ok := w.deps.Statuses.Last(w.uid); ok {
 		in.Reported = &last
