@@ -124,7 +124,6 @@ func Picture(rooms []Room) string {
 // besides are the packages that other rooms may import beside the door of their room, and what they are.
 var besides = map[string]string{
 	"cgroups/allocatable":      "the limits of all pods together; it uses the door",
-	"cgroups/system":           "the cgroup of what is no pod; it uses the door",
 	"pods/userns":              "the user IDs of pods with users of their own",
 	"cluster/absence":          "whether the API server itself says that an object is gone",
 	"cluster/informer":         "watches of single objects",
@@ -136,11 +135,9 @@ var besides = map[string]string{
 	"cri/monitor":              "who learns of the runtime's health",
 	"cri/relist":               "what wakes workers while pleg is away",
 	"cri/runtime":              "podsync's calls of the runtime",
-	"logs/rotate":              "the rotation of logs",
 	"node/capacity":            "the capacity of the machine",
 	"node/client":              "the client of the API server",
 	"node/dns":                 "the resolver configuration of pods",
-	"node/firewall":            "the kubelet's chains in the packet filter",
 	"node/rootdir":             "the folder of --root-dir",
 	"pod/decide":               "the decision",
 	"pod/downward":             "the downward API",

@@ -1,10 +1,10 @@
-// Package system moves processes out of the root cgroup into the one that systemCgroups names.
+// Package systemcgroup moves processes out of the root cgroup into the one that systemCgroups names.
 //
 // It looks once a minute, as the kubelet does, and leaves these alone: the machine's first process, kernel threads,
 // what is in another cgroup of any hierarchy, such as containers and units of systemd, and the node agent's own
 // processes, which know each other by their cgroups (kubeletCgroups moves them). A process is moved when it is in the
 // root at two looks: what a runtime has just started may be on its way into a container, and would be taken out of it.
-package system
+package systemcgroup
 
 import (
 	"context"
