@@ -11,6 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/podtrace"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/images"
@@ -18,7 +19,6 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pod/fields"
 	podstatus "github.com/microlet/microlet/services/podsync/internal/pod/status"
-	"github.com/microlet/microlet/services/podsync/internal/pod/trace"
 	"github.com/microlet/microlet/services/podsync/internal/pods/criconfig"
 	"github.com/microlet/microlet/services/podsync/internal/pods/internal/hook"
 	"github.com/microlet/microlet/services/podsync/internal/probes/results"
@@ -265,7 +265,7 @@ type Reporting struct {
 	Probes   Probes
 	HostIPs  HostIPs
 	// Traces are those of the pods; nil is none.
-	Traces *trace.Traces
+	Traces *podtrace.Traces
 }
 
 // Limits are settings of the workers.

@@ -20,13 +20,13 @@ import (
 	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/outbox"
+	"github.com/microlet/microlet/services/internal/podtrace"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/internal/tracing"
 	"github.com/microlet/microlet/services/podsync/internal/cri/containers"
 	"github.com/microlet/microlet/services/podsync/internal/cri/monitor"
 	"github.com/microlet/microlet/services/podsync/internal/node/capacity"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
-	"github.com/microlet/microlet/services/podsync/internal/pod/trace"
 	"github.com/microlet/microlet/services/podsync/internal/probes"
 	"github.com/microlet/microlet/services/podsync/internal/sources/mirror"
 	"github.com/microlet/microlet/services/podsync/internal/status/internal/manager"
@@ -65,7 +65,7 @@ type Reports struct {
 	// Probing brings the prober's results to the workers.
 	Probing *probes.Probing
 	// Traces are those of the pods; nil is none.
-	Traces *trace.Traces
+	Traces *podtrace.Traces
 
 	pods PodReporter
 	node nodeKeys
@@ -75,7 +75,7 @@ type Reports struct {
 
 // New returns reports that send nothing before Start.
 func New(o Options) (*Reports, error) {
-	r := &Reports{Probing: probes.New(o.Bus, o.Workers, o.Log, o.Metrics), Traces: trace.New(o.Tracer)}
+	r := &Reports{Probing: probes.New(o.Bus, o.Workers, o.Log, o.Metrics), Traces: podtrace.New(o.Tracer)}
 	if r.Traces != nil {
 		o.Events.InTraces(func(uid types.UID) string { return r.Traces.Of(uid).String() })
 	}
@@ -138,7 +138,7 @@ type PodReporter struct {
 	gateway *containers.Index
 	bus     *publisher.Publisher
 	prober  Prober
-	traces  *trace.Traces
+	traces  *podtrace.Traces
 }
 
 // Pod reports a pod that has a worker, with the resources that are granted. desired is the pod with those that it asks

@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/microlet/microlet/services/internal/logkey"
-	"github.com/microlet/microlet/services/podsync/internal/cluster/poddeletion"
+	"github.com/microlet/microlet/services/internal/poddeletion"
 	"github.com/microlet/microlet/services/podsync/internal/sources/manifest"
 )
 

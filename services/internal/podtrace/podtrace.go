@@ -1,9 +1,9 @@
-// Package trace keeps the trace that each pod is in.
+// Package podtrace keeps the trace that each pod is in.
 //
 // A trace begins with a sync of a pod. Later syncs are in the same trace until the pod has come to rest, so that the
 // start of a pod is one trace however many syncs it takes. A component that reports on a pod, which may be later than
 // the sync and elsewhere, finds the trace by the pod's UID.
-package trace
+package podtrace
 
 import (
 	"context"

@@ -10,7 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/microlet/microlet/services/podsync/internal/cluster/absence"
+	"github.com/microlet/microlet/services/internal/absence"
 )
 
 // API is what deletion asks of the API server.

@@ -1,4 +1,4 @@
-package trace
+package podtrace
 
 import (
 	"testing"
