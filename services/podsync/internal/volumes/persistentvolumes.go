@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/microlet/microlet/services/podsync/internal/cluster/persistentvolume"
-	"github.com/microlet/microlet/services/podsync/internal/pod/volumekind"
+	"github.com/microlet/microlet/services/podsync/internal/pod/fields"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/selinuxlabel"
 )
 
@@ -47,8 +47,8 @@ func (c *claim) kindOf(v *persistentvolume.Volume) persistentVolumes {
 
 // notBuilt says why there is no PersistentVolume of a kind, and what to use instead.
 func notBuilt(pv *v1.PersistentVolume) error {
-	kind := volumekind.Of(pv.Spec.PersistentVolumeSource)
-	if instead := volumekind.Instead(kind); instead != "" {
+	kind := fields.VolumeKind(pv.Spec.PersistentVolumeSource)
+	if instead := fields.Instead(kind); instead != "" {
 		return fmt.Errorf("PersistentVolume %s has spec.%s, which is not built: use %s", pv.Name, kind, instead)
 	}
 	return fmt.Errorf("PersistentVolume %s has spec.%s, which is not built: use one with csi, local, nfs or hostPath",

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	kubelettypes "k8s.io/kubelet/pkg/types"
 
-	"github.com/microlet/microlet/services/podsync/internal/pod/labels"
+	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
 // ContainerHash is the kubelet's hash of what makes a running container another one: its
@@ -52,30 +52,30 @@ func containerLabels(p *v1.Pod, c *v1.Container) map[string]string {
 
 func containerAnnotations(p *v1.Pod, c *v1.Container, restartCount int32) (map[string]string, error) {
 	annotations := map[string]string{
-		labels.ContainerHash:                     strconv.FormatUint(ContainerHash(c), 16),
-		labels.ContainerRestartCount:             strconv.Itoa(int(restartCount)),
-		labels.ContainerTerminationMessagePath:   c.TerminationMessagePath,
-		labels.ContainerTerminationMessagePolicy: string(c.TerminationMessagePolicy),
+		pod.AnnotationHash:                     strconv.FormatUint(ContainerHash(c), 16),
+		pod.AnnotationRestartCount:             strconv.Itoa(int(restartCount)),
+		pod.AnnotationTerminationMessagePath:   c.TerminationMessagePath,
+		pod.AnnotationTerminationMessagePolicy: string(c.TerminationMessagePolicy),
 	}
 	if grace := p.DeletionGracePeriodSeconds; grace != nil {
-		annotations[labels.PodDeletionGracePeriod] = strconv.FormatInt(*grace, 10)
+		annotations[pod.AnnotationDeletionGracePeriod] = strconv.FormatInt(*grace, 10)
 	}
 	if grace := p.Spec.TerminationGracePeriodSeconds; grace != nil {
-		annotations[labels.PodTerminationGracePeriod] = strconv.FormatInt(*grace, 10)
+		annotations[pod.AnnotationTerminationGracePeriod] = strconv.FormatInt(*grace, 10)
 	}
 	if c.Lifecycle != nil && c.Lifecycle.PreStop != nil {
 		text, err := json.Marshal(c.Lifecycle.PreStop)
 		if err != nil {
 			return nil, fmt.Errorf("write the preStop handler of container %s: %w", c.Name, err)
 		}
-		annotations[labels.ContainerPreStopHandler] = string(text)
+		annotations[pod.AnnotationPreStopHandler] = string(text)
 	}
 	if len(c.Ports) > 0 {
 		text, err := json.Marshal(c.Ports)
 		if err != nil {
 			return nil, fmt.Errorf("write the ports of container %s: %w", c.Name, err)
 		}
-		annotations[labels.ContainerPorts] = string(text)
+		annotations[pod.AnnotationPorts] = string(text)
 	}
 	return annotations, nil
 }

@@ -10,7 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/microlet/microlet/services/podsync/internal/pod/labels"
+	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pod/longannotation"
 )
 
@@ -47,10 +47,10 @@ func TestLongAnnotationsAreKeptInAFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if all[labels.ContainerPreStopHandler] != string(want) || !strings.HasSuffix(all[labels.ContainerPorts], `000}]`) ||
-		all[labels.ContainerTerminationMessagePath] != c.TerminationMessagePath {
+	if all[pod.AnnotationPreStopHandler] != string(want) || !strings.HasSuffix(all[pod.AnnotationPorts], `000}]`) ||
+		all[pod.AnnotationTerminationMessagePath] != c.TerminationMessagePath {
 		t.Errorf("the annotations are restored with %d bytes of the hook and %d of the ports",
-			len(all[labels.ContainerPreStopHandler]), len(all[labels.ContainerPorts]))
+			len(all[pod.AnnotationPreStopHandler]), len(all[pod.AnnotationPorts]))
 	}
 	if folder, err := os.ReadDir(filepath.Join(b.Node.PodDir("u"), "containers", "c")); err != nil || len(folder) != 2 {
 		t.Errorf("the folder of the container has %v, %v", folder, err)

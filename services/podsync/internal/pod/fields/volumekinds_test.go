@@ -1,4 +1,4 @@
-package volumekind
+package fields
 
 import (
 	"reflect"
@@ -8,7 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-func TestEveryKindIsOneOfTheAPI(t *testing.T) {
+func TestEveryKindOfVolumeIsOneOfTheAPI(t *testing.T) {
 	kinds := map[string]bool{}
 	for _, of := range []reflect.Type{reflect.TypeFor[v1.VolumeSource](), reflect.TypeFor[v1.PersistentVolumeSource]()} {
 		for i := range of.NumField() {
@@ -23,11 +23,11 @@ func TestEveryKindIsOneOfTheAPI(t *testing.T) {
 	}
 }
 
-func TestOf(t *testing.T) {
-	if got := Of(v1.PersistentVolumeSource{ISCSI: &v1.ISCSIPersistentVolumeSource{}}); got != "iscsi" {
+func TestVolumeKind(t *testing.T) {
+	if got := VolumeKind(v1.PersistentVolumeSource{ISCSI: &v1.ISCSIPersistentVolumeSource{}}); got != "iscsi" {
 		t.Errorf("got %q", got)
 	}
-	if got := Of(v1.VolumeSource{}); got != "" {
+	if got := VolumeKind(v1.VolumeSource{}); got != "" {
 		t.Errorf("nothing is of kind %q", got)
 	}
 	if got := Instead("iscsi"); got != "the CSI driver iscsi.csi.k8s.io" {

@@ -1,12 +1,12 @@
-// Package volumekind names replacements for the kinds of volumes that this node does not support.
-package volumekind
+package fields
 
 import (
 	"reflect"
 	"strings"
 )
 
-// instead is by the API's names of the kinds, which are the same in pods and in PersistentVolumes.
+// instead names replacements for the kinds of volumes that are not supported, by the API's names of the kinds, which are
+// the same in pods and in PersistentVolumes.
 var instead = map[string]string{
 	"awsElasticBlockStore": driver("ebs.csi.aws.com"),
 	"azureDisk":            driver("disk.csi.azure.com"),
@@ -26,11 +26,11 @@ var instead = map[string]string{
 
 func driver(name string) string { return "the CSI driver " + name }
 
-// Instead returns what to use instead of a kind; empty if there is nothing to name.
+// Instead returns what to use instead of a kind of volume; empty if there is nothing to name.
 func Instead(kind string) string { return instead[kind] }
 
-// Of returns the kind of a v1.PersistentVolumeSource or v1.VolumeSource; empty if none is set.
-func Of(source any) string {
+// VolumeKind returns the kind of a v1.PersistentVolumeSource or v1.VolumeSource; empty if none is set.
+func VolumeKind(source any) string {
 	v := reflect.ValueOf(source)
 	for i := range v.NumField() {
 		if !v.Field(i).IsNil() {
