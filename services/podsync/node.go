@@ -73,10 +73,10 @@ func newEnvironment(ctx context.Context, s *service.Service, cfg *Config) (*envi
 	}, nil
 }
 
-func (env *environment) start(s *service.Service, reports *status.Reports) {
+func (env *environment) start(ctx context.Context, s *service.Service, reports *status.Reports) error {
 	s.Go("events", env.events.Run)
 	env.client.Start(s, env.node.Object.Node)
 	env.cluster.Start(s)
 	env.node.Start(s)
-	env.runtime.Start(s, reports.Node())
+	return env.runtime.Start(ctx, s, env.workers, reports.Node())
 }
