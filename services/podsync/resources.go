@@ -14,7 +14,6 @@ import (
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/cgroups"
-	"github.com/microlet/microlet/services/podsync/internal/cgroups/allocatable"
 	"github.com/microlet/microlet/services/podsync/internal/images"
 	"github.com/microlet/microlet/services/podsync/internal/logs"
 	"github.com/microlet/microlet/services/podsync/internal/node"
@@ -47,7 +46,7 @@ type resources struct {
 	// orphan runs the hook of a running container of a pod without a worker.
 	orphan func(ctx context.Context, state *pod.State, c *pod.Container)
 	host   *node.Host
-	limits *allocatable.Enforcer
+	limits *cgroups.Enforcer
 }
 
 // newResources makes the parts. Nothing is made on the node before prepare.
@@ -98,7 +97,7 @@ func newResources(ctx context.Context, s *service.Service, o *resourceOptions) (
 			Logs: folders, Hooks: hooks, Users: users,
 		},
 		cgroups: groups, config: config, volumes: mounted, images: pulled, logs: folders, orphan: hooks.Orphan, host: host,
-		limits: allocatable.New(allocatable.Options{
+		limits: cgroups.NewEnforcer(cgroups.EnforcerOptions{
 			Kubelet: k, Cgroups: groups, Events: o.events, Node: o.node.Reference, Log: s.Log,
 		}),
 	}, nil

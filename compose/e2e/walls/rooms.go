@@ -123,14 +123,12 @@ func Picture(rooms []Room) string {
 
 // besides are the packages that other rooms may import beside the door of their room, and what they are.
 var besides = map[string]string{
-	"cgroups/allocatable":      "the limits of all pods together; it uses the door",
 	"pods/userns":              "the user IDs of pods with users of their own",
 	"cluster/informer":         "watches of single objects",
 	"cluster/persistentvolume": "what a claim is bound to",
 	"cluster/podcertificate":   "certificates of pods",
 	"cluster/runtimeclass":     "the runtime handler of a class",
 	"cri/runtime":              "podsync's calls of the runtime",
-	"node/client":              "the client of the API server",
 	"node/dns":                 "the resolver configuration of pods",
 	"node/rootdir":             "the folder of --root-dir",
 	"pod/decide":               "the decision",

@@ -1,4 +1,4 @@
-package allocatable
+package cgroups
 
 import (
 	"context"
@@ -15,7 +15,6 @@ import (
 
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/podcgroup"
-	"github.com/microlet/microlet/services/podsync/internal/cgroups"
 )
 
 type fakeCgroups struct {
@@ -23,7 +22,7 @@ type fakeCgroups struct {
 	fails    int
 	tried    []time.Duration
 	started  time.Time
-	reserved []cgroups.Reserved
+	reserved []Reserved
 	missing  string
 }
 
@@ -37,7 +36,7 @@ func (c *fakeCgroups) LimitPods() error {
 	return nil
 }
 
-func (c *fakeCgroups) LimitReserved(r cgroups.Reserved) error {
+func (c *fakeCgroups) LimitReserved(r Reserved) error {
 	if r.Cgroup == c.missing {
 		return errors.New("cgroup does not have memory")
 	}
@@ -52,7 +51,7 @@ func enforcer(c *fakeCgroups, levels ...string) (*Enforcer, *record.FakeRecorder
 	k.Kubelet.SystemReserved = map[string]string{"cpu": "500m", "pid": "100"}
 	k.Kubelet.KubeReserved = map[string]string{"memory": "1Gi"}
 	events := record.NewFakeRecorder(10)
-	return New(Options{
+	return NewEnforcer(EnforcerOptions{
 		Kubelet: k, Cgroups: c, Events: events, Node: &v1.ObjectReference{Kind: "Node", Name: "n"},
 		Log: slog.New(slog.DiscardHandler),
 	}), events

@@ -1,5 +1,4 @@
-// Package client connects podsync to the API server as this node, with certificates that stay valid.
-package client
+package node
 
 import (
 	v1 "k8s.io/api/core/v1"
@@ -13,7 +12,7 @@ import (
 	certmanager "github.com/microlet/microlet/services/podsync/internal/node/internal/certs"
 )
 
-// Client is the node's.
+// Client connects podsync to the API server as this node, with certificates that stay valid.
 type Client struct {
 	kubernetes.Interface
 	options certmanager.Options
@@ -21,8 +20,8 @@ type Client struct {
 	certs *certmanager.Manager
 }
 
-// New returns the client of a node. Events about its certificates go to a recorder.
-func New(s *service.Service, k *kubeletconfig.Config, node string, events record.EventRecorder) (*Client, error) {
+// NewClient returns the client of a node. Events about its certificates go to a recorder.
+func NewClient(s *service.Service, k *kubeletconfig.Config, node string, events record.EventRecorder) (*Client, error) {
 	client, err := apiclient.New(k, s.Tracer)
 	if err != nil {
 		return nil, err

@@ -1,8 +1,4 @@
-// Package allocatable enforces what pods and the daemons of the node may use (enforceNodeAllocatable).
-//
-// The limits of a reserved cgroup must be set before podsync starts, as with the kubelet. The limit of all pods is
-// tried again each minute, because it fails while the pods use more than they may. The Node gets the kubelet's Events.
-package allocatable
+package cgroups
 
 import (
 	"context"
@@ -18,7 +14,6 @@ import (
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/nodeinfo"
 	"github.com/microlet/microlet/services/internal/podcgroup"
-	"github.com/microlet/microlet/services/podsync/internal/cgroups"
 )
 
 const (
@@ -30,28 +25,31 @@ const (
 	reasonFailed   = "FailedNodeAllocatableEnforcement"
 )
 
-// Cgroups set the limits.
-type Cgroups interface {
+// Limits set the limits of cgroups; see Manager.
+type Limits interface {
 	PodsRoot() podcgroup.Name
 	LimitPods() error
-	LimitReserved(r cgroups.Reserved) error
+	LimitReserved(r Reserved) error
 }
 
-// Options of an Enforcer.
-type Options struct {
+// EnforcerOptions of an Enforcer.
+type EnforcerOptions struct {
 	Kubelet *kubeletconfig.Config
-	Cgroups Cgroups
+	Cgroups Limits
 	Events  record.EventRecorder
 	// Node is what the Events are about.
 	Node *v1.ObjectReference
 	Log  *slog.Logger
 }
 
-// Enforcer sets the limits.
-type Enforcer struct{ o Options }
+// Enforcer enforces what pods and the daemons of the node may use (enforceNodeAllocatable).
+//
+// The limits of a reserved cgroup must be set before podsync starts, as with the kubelet. The limit of all pods is
+// tried again each minute, because it fails while the pods use more than they may. The Node gets the kubelet's Events.
+type Enforcer struct{ o EnforcerOptions }
 
-// New returns an Enforcer, which has done nothing yet.
-func New(o Options) *Enforcer { return &Enforcer{o} }
+// NewEnforcer returns an Enforcer, which has done nothing yet.
+func NewEnforcer(o EnforcerOptions) *Enforcer { return &Enforcer{o} }
 
 // level is one of enforceNodeAllocatable that limits a reserved cgroup.
 type level struct {
@@ -96,7 +94,7 @@ func (e *Enforcer) Reservations() error {
 		if err != nil {
 			return err
 		}
-		if err := e.o.Cgroups.LimitReserved(cgroups.Reserved{
+		if err := e.o.Cgroups.LimitReserved(Reserved{
 			Cgroup: name, Limits: limits, CompressibleOnly: l.compressible, Protect: k.FeatureEnabled("MemoryQoS"),
 		}); err != nil {
 			e.o.Events.Eventf(e.o.Node, v1.EventTypeWarning, reasonFailed, "Failed to enforce %s Cgroup Limits on %q: %v",
