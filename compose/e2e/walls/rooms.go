@@ -137,7 +137,6 @@ var besides = map[string]string{
 	"pod/longannotation":       "annotations that are too long for the runtime",
 	"pod/status":               "the status of a pod",
 	"pods/criconfig":           "the CRI messages of a pod",
-	"probes/results":           "the results of probes",
 	"sources/manifest":         "manifests of pods",
 	"sources/mirror":           "mirror pods",
 }

@@ -17,11 +17,11 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/images"
 	"github.com/microlet/microlet/services/podsync/internal/logs"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 	"github.com/microlet/microlet/services/podsync/internal/pod/fields"
 	podstatus "github.com/microlet/microlet/services/podsync/internal/pod/status"
 	"github.com/microlet/microlet/services/podsync/internal/pods/criconfig"
 	"github.com/microlet/microlet/services/podsync/internal/pods/internal/hook"
-	"github.com/microlet/microlet/services/podsync/internal/probes/results"
 	"github.com/microlet/microlet/services/podsync/internal/volumes"
 )
 
@@ -202,7 +202,7 @@ type Allocation interface {
 // Probes has the results of the prober.
 type Probes interface {
 	// Of returns the results of the probes of a pod's containers.
-	Of(uid types.UID) results.Results
+	Of(uid types.UID) decide.Results
 }
 
 // HostIPs are the node's addresses, the primary one first.

@@ -14,10 +14,6 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 )
 
-// Results are what probes said of a pod's containers, by bare container id. An id that is not in
-// them is unknown.
-type Results struct{ Readiness, Liveness, Startup map[string]decide.Result }
-
 // View is PROBE_RESULTS; see bus.View.
 type View interface {
 	Get(key string) (*proberv1.ProbeResult, bool)
@@ -146,8 +142,10 @@ var results = map[proberv1.Outcome]decide.Result{
 }
 
 // Of returns a pod's results.
-func (s *Store) Of(uid types.UID) Results {
-	v := Results{map[string]decide.Result{}, map[string]decide.Result{}, map[string]decide.Result{}}
+func (s *Store) Of(uid types.UID) decide.Results {
+	v := decide.Results{
+		Readiness: map[string]decide.Result{}, Liveness: map[string]decide.Result{}, Startup: map[string]decide.Result{},
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for of, r := range s.pods[string(uid)] {

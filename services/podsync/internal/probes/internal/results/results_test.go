@@ -54,7 +54,7 @@ func TestOnlyTheNewestAssignmentCounts(t *testing.T) {
 		b[key] = r
 		s.Changed(key)
 	}
-	expect := func(what string, wakes int, want Results) {
+	expect := func(what string, wakes int, want decide.Results) {
 		t.Helper()
 		if diff := cmp.Diff(want, s.Of("p")); diff != "" {
 			t.Errorf("%s: %s", what, diff)
@@ -64,8 +64,10 @@ func TestOnlyTheNewestAssignmentCounts(t *testing.T) {
 		}
 		woken = nil
 	}
-	v := func(probe, id string, r decide.Result) Results {
-		all := Results{map[string]decide.Result{}, map[string]decide.Result{}, map[string]decide.Result{}}
+	v := func(probe, id string, r decide.Result) decide.Results {
+		all := decide.Results{
+			Readiness: map[string]decide.Result{}, Liveness: map[string]decide.Result{}, Startup: map[string]decide.Result{},
+		}
 		if id != "" {
 			map[string]map[string]decide.Result{"readiness": all.Readiness, "liveness": all.Liveness,
 				"startup": all.Startup}[probe][id] = r
