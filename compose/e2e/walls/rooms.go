@@ -138,7 +138,6 @@ var besides = map[string]string{
 	"pod/status":               "the status of a pod",
 	"pods/criconfig":           "the CRI messages of a pod",
 	"sources/manifest":         "manifests of pods",
-	"sources/mirror":           "mirror pods",
 }
 
 // Doors returns what enters a room of podsync otherwise than by its door, and what lies beside a door without need.

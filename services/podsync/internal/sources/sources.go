@@ -16,7 +16,6 @@ import (
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/podsync/internal/node/rootdir"
-	"github.com/microlet/microlet/services/podsync/internal/sources/mirror"
 )
 
 // Options of Sources.
@@ -24,7 +23,7 @@ type Options struct {
 	NodeName string
 	Kubelet  *kubeletconfig.Config
 	Client   kubernetes.Interface
-	Mirrors  *mirror.Manager
+	Mirrors  Mirrors
 	Events   record.EventRecorder
 	Log      *slog.Logger
 	Metrics  prometheus.Registerer

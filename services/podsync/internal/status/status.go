@@ -25,8 +25,8 @@ import (
 	"github.com/microlet/microlet/services/internal/tracing"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/probes"
-	"github.com/microlet/microlet/services/podsync/internal/sources/mirror"
 	"github.com/microlet/microlet/services/podsync/internal/status/internal/manager"
+	"github.com/microlet/microlet/services/podsync/internal/status/internal/mirror"
 	"github.com/microlet/microlet/services/podsync/internal/status/internal/publisher"
 )
 
