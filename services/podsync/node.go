@@ -8,8 +8,8 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/cluster"
 	"github.com/microlet/microlet/services/podsync/internal/cri"
 	"github.com/microlet/microlet/services/podsync/internal/node"
-	"github.com/microlet/microlet/services/podsync/internal/node/rootdir"
 	"github.com/microlet/microlet/services/podsync/internal/pods"
+	"github.com/microlet/microlet/services/podsync/internal/rootdir"
 	"github.com/microlet/microlet/services/podsync/internal/status"
 )
 

@@ -5,7 +5,7 @@ import (
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/service"
-	"github.com/microlet/microlet/services/podsync/internal/node/rootdir"
+	"github.com/microlet/microlet/services/podsync/internal/rootdir"
 )
 
 // Run runs podsync until ctx ends. What runs of the node's pods goes on running.

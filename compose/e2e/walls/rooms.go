@@ -123,20 +123,15 @@ func Picture(rooms []Room) string {
 
 // besides are the packages that other rooms may import beside the door of their room, and what they are.
 var besides = map[string]string{
-	"pods/userns":              "the user IDs of pods with users of their own",
 	"cluster/informer":         "watches of single objects",
 	"cluster/persistentvolume": "what a claim is bound to",
 	"cluster/podcertificate":   "certificates of pods",
 	"cluster/runtimeclass":     "the runtime handler of a class",
 	"cri/runtime":              "podsync's calls of the runtime",
-	"node/dns":                 "the resolver configuration of pods",
-	"node/rootdir":             "the folder of --root-dir",
 	"pod/decide":               "the decision",
 	"pod/downward":             "the downward API",
 	"pod/fields":               "the fields that are supported",
-	"pod/longannotation":       "annotations that are too long for the runtime",
 	"pod/status":               "the status of a pod",
-	"pods/criconfig":           "the CRI messages of a pod",
 	"sources/manifest":         "manifests of pods",
 }
 

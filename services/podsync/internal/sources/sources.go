@@ -15,7 +15,7 @@ import (
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
-	"github.com/microlet/microlet/services/podsync/internal/node/rootdir"
+	"github.com/microlet/microlet/services/podsync/internal/rootdir"
 )
 
 // Options of Sources.

@@ -27,8 +27,8 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/microlet/microlet/services/internal/kubeversion"
+	"github.com/microlet/microlet/services/podsync/internal/criconfig"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
-	"github.com/microlet/microlet/services/podsync/internal/pod/longannotation"
 )
 
 type execFunc func(id string, command []string) (stdout, stderr string, code int32, err error)
@@ -360,7 +360,7 @@ func TestOrphanWithALongHook(t *testing.T) {
 	annotations := map[string]string{
 		pod.AnnotationPreStopHandler: `{"exec":{"command":["bye","` + strings.Repeat("x", 1<<20) + `"]}}`,
 	}
-	if err := longannotation.Shorten(r.opts.PodsDir, "u", "c", annotations); err != nil {
+	if err := criconfig.ShortenAnnotations(r.opts.PodsDir, "u", "c", annotations); err != nil {
 		t.Fatal(err)
 	}
 	c := &pod.Container{ID: "id", Name: "c", Annotations: annotations}

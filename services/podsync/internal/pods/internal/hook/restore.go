@@ -7,14 +7,14 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/microlet/microlet/services/podsync/internal/criconfig"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
-	"github.com/microlet/microlet/services/podsync/internal/pod/longannotation"
 )
 
 // restore returns the preStop hook of a container and the ports that the hook may name, from the container's
 // annotations, because the object of the pod is gone. It returns nil if the container has no such hook.
 func (r *Runner) restore(uid types.UID, c *pod.Container) (*v1.Container, error) {
-	annotations, err := longannotation.Restore(r.opts.PodsDir, uid, c.Name, c.Annotations)
+	annotations, err := criconfig.RestoreAnnotations(r.opts.PodsDir, uid, c.Name, c.Annotations)
 	if err != nil {
 		return nil, err
 	}

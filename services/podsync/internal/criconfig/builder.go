@@ -14,7 +14,6 @@ import (
 
 	podlogs "github.com/microlet/microlet/services/podsync/internal/logs"
 	"github.com/microlet/microlet/services/podsync/internal/pod/downward"
-	"github.com/microlet/microlet/services/podsync/internal/pod/longannotation"
 )
 
 // DNS forms the resolver configuration of pods.
@@ -94,7 +93,7 @@ func (b *Builder) Container(ctx context.Context, p *v1.Pod, c *v1.Container,
 	if err != nil {
 		return nil, err
 	}
-	if err := longannotation.Shorten(b.Node.podsDir(), p.UID, c.Name, config.Annotations); err != nil {
+	if err := ShortenAnnotations(b.Node.podsDir(), p.UID, c.Name, config.Annotations); err != nil {
 		return nil, err
 	}
 	for _, m := range []*runtimeapi.Mount{hosts, termination} {

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/microlet/microlet/services/podsync/internal/node/dns"
+	"github.com/microlet/microlet/services/podsync/internal/criconfig/internal/dns"
 	"github.com/microlet/microlet/services/podsync/internal/volumes"
 )
 

@@ -4,9 +4,11 @@ import (
 	"log/slog"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/record"
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
+	"github.com/microlet/microlet/services/podsync/internal/criconfig/internal/dns"
 )
 
 // Options of a Builder.
@@ -19,15 +21,21 @@ type Options struct {
 	// way down.
 	HostIPs           func() []string
 	RecursiveReadOnly func(p *v1.Pod) bool
-	DNS               DNS
 	Objects           Objects
 	Services          Services
 	SubPaths          SubPaths
-	Log               *slog.Logger
+	// Events about resolvers are of pods and of the Node.
+	Events record.EventRecorder
+	Node   *v1.ObjectReference
+	Log    *slog.Logger
 }
 
 // New returns a Builder for this machine that works as the configuration says.
 func New(o Options) (*Builder, error) {
+	resolver, err := dns.Configured(o.Kubelet, o.Node, o.Events, o.Log)
+	if err != nil {
+		return nil, err
+	}
 	host, err := DefaultNode(o.Kubelet.Node.RootDir)
 	if err != nil {
 		return nil, err
@@ -47,5 +55,5 @@ func New(o Options) (*Builder, error) {
 		o.Log.Warn("swap is on, and cgroups cannot keep containers from using it: the kernel has no controller of swap")
 	}
 	host.Allocatable, host.HostIPs, host.RecursiveReadOnly = o.Allocatable, o.HostIPs, o.RecursiveReadOnly
-	return &Builder{Node: host, DNS: o.DNS, Objects: o.Objects, Services: o.Services, SubPaths: o.SubPaths}, nil
+	return &Builder{Node: host, DNS: resolver, Objects: o.Objects, Services: o.Services, SubPaths: o.SubPaths}, nil
 }

@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/microlet/microlet/services/podsync/internal/pod"
-	"github.com/microlet/microlet/services/podsync/internal/pod/longannotation"
 )
 
 // The runtime returns the annotations of a container with each list, so that a pod must not make them long.
@@ -39,7 +38,7 @@ func TestLongAnnotationsAreKeptInAFile(t *testing.T) {
 	if size > 4<<10 {
 		t.Errorf("the annotations of the container have %d bytes", size)
 	}
-	all, err := longannotation.Restore(filepath.Dir(b.Node.PodDir("u")), "u", "c", config.Annotations)
+	all, err := RestoreAnnotations(filepath.Dir(b.Node.PodDir("u")), "u", "c", config.Annotations)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 
 	"github.com/microlet/microlet/services/internal/testing/golden"
 	"github.com/microlet/microlet/services/podsync/internal/cluster/objects"
-	"github.com/microlet/microlet/services/podsync/internal/node/dns"
+	"github.com/microlet/microlet/services/podsync/internal/criconfig/internal/dns"
 	"github.com/microlet/microlet/services/podsync/internal/volumes"
 )
 

@@ -15,8 +15,8 @@ import (
 
 	"github.com/microlet/microlet/services/internal/expansion"
 	"github.com/microlet/microlet/services/internal/podutil"
+	"github.com/microlet/microlet/services/podsync/internal/criconfig/internal/envfile"
 	"github.com/microlet/microlet/services/podsync/internal/pod/downward"
-	"github.com/microlet/microlet/services/podsync/internal/pods/criconfig/internal/envfile"
 	volume "github.com/microlet/microlet/services/podsync/internal/volumes"
 )
 
