@@ -121,18 +121,17 @@ func Picture(rooms []Room) string {
 	return b.String()
 }
 
-// besides are the packages that other rooms may import beside the door of their room, and what they are.
+// besides are the packages that other rooms may import beside the door of their room, and why they are not in it. The
+// room pod has rules, of which other rooms use single ones.
 var besides = map[string]string{
-	"cluster/informer":         "watches of single objects",
-	"cluster/persistentvolume": "what a claim is bound to",
-	"cluster/podcertificate":   "certificates of pods",
-	"cluster/runtimeclass":     "the runtime handler of a class",
-	"cri/runtime":              "podsync's calls of the runtime",
-	"pod/decide":               "the decision",
-	"pod/downward":             "the downward API",
-	"pod/fields":               "the fields that are supported",
-	"pod/status":               "the status of a pod",
-	"sources/manifest":         "manifests of pods",
+	"cluster/informer":       "node watches its own object with it, and services/internal has no client of the API",
+	"cluster/podcertificate": "volumes names the places of certificates, and cluster gives it what it asks with",
+	"cri/runtime":            "workers, admission and children need the calls without the sockets that the door serves",
+	"pod/decide":             "the decision, which mutants test",
+	"pod/downward":           "the values of the downward API, in variables and in files",
+	"pod/fields":             "the fields that are supported, which the explanation of a pod checks too",
+	"pod/status":             "the status of a pod, which evictions and shutdowns override",
+	"sources/manifest":       "the rules of manifests, which an explanation and mirror pods need without a source",
 }
 
 // Doors returns what enters a room of podsync otherwise than by its door, and what lies beside a door without need.

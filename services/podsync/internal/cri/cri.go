@@ -22,7 +22,6 @@ import (
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/openlog"
 	"github.com/microlet/microlet/services/internal/service"
-	"github.com/microlet/microlet/services/podsync/internal/cluster/runtimeclass"
 	"github.com/microlet/microlet/services/podsync/internal/cri/internal/calllimit"
 	"github.com/microlet/microlet/services/podsync/internal/cri/internal/cgroupdriver"
 	"github.com/microlet/microlet/services/podsync/internal/cri/internal/containers"
@@ -37,7 +36,7 @@ import (
 type Options struct {
 	Kubelet *kubeletconfig.Config
 	// Classes finds the handlers of pods.
-	Classes runtimeclass.Finder
+	Classes state.Classes
 	// Children make calls on foreign file systems, as to read a container's termination message.
 	Children *childpool.Pool
 	// Checkpoints is the folder where checkpoints of containers are written.

@@ -1,4 +1,4 @@
-package persistentvolume
+package cluster
 
 import (
 	"strings"
@@ -73,7 +73,7 @@ func TestFind(t *testing.T) {
 			if c.labels == nil {
 				c.labels = labels
 			}
-			f := Finder{Client: fake.NewClientset(claim, pv), Labels: func() map[string]string { return c.labels }}
+			f := ClaimFinder{Client: fake.NewClientset(claim, pv), Labels: func() map[string]string { return c.labels }}
 			p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}}
 			got, err := f.Find(t.Context(), p, &v1.Volume{Name: "v", VolumeSource: v1.VolumeSource{
 				PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data", ReadOnly: true},
@@ -117,7 +117,7 @@ func TestModes(t *testing.T) {
 			claim, pv := bound()
 			pv.Spec.VolumeMode = &c.mode
 			labels := map[string]string{"host": "n1"}
-			f := Finder{Client: fake.NewClientset(claim, pv), Labels: func() map[string]string { return labels }}
+			f := ClaimFinder{Client: fake.NewClientset(claim, pv), Labels: func() map[string]string { return labels }}
 			p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}, Spec: c.spec}
 			got, err := f.Find(t.Context(), p, &v1.Volume{Name: "v", VolumeSource: v1.VolumeSource{
 				PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
@@ -144,7 +144,7 @@ func TestEphemeral(t *testing.T) {
 	v := &v1.Volume{Name: "v", VolumeSource: v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{}}}
 	find := func() error {
 		labels := map[string]string{"host": "n1"}
-		f := Finder{Client: fake.NewClientset(claim, pv), Labels: func() map[string]string { return labels }}
+		f := ClaimFinder{Client: fake.NewClientset(claim, pv), Labels: func() map[string]string { return labels }}
 		_, err := f.Find(t.Context(), p, v)
 		return err
 	}
@@ -163,7 +163,7 @@ func TestTheGroupOfAVolume(t *testing.T) {
 	t.Parallel()
 	claim, pv := bound()
 	pv.Annotations = map[string]string{gidAnnotation: "7"}
-	f := Finder{Client: fake.NewClientset(claim, pv), Labels: func() map[string]string {
+	f := ClaimFinder{Client: fake.NewClientset(claim, pv), Labels: func() map[string]string {
 		return map[string]string{"host": "n1"}
 	}}
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}}
@@ -177,7 +177,7 @@ func TestTheGroupOfAVolume(t *testing.T) {
 
 func TestWithoutAnAPIServer(t *testing.T) {
 	t.Parallel()
-	_, err := (&Finder{}).Find(t.Context(), &v1.Pod{}, &v1.Volume{Name: "v"})
+	_, err := (&ClaimFinder{}).Find(t.Context(), &v1.Pod{}, &v1.Volume{Name: "v"})
 	if err == nil || !strings.Contains(err.Error(), "the node has no API server") {
 		t.Error(err)
 	}
@@ -197,7 +197,7 @@ func TestAnAPIServerThatIsBehind(t *testing.T) {
 					}
 					return false, nil, nil
 				})
-				f := Finder{Client: client, Labels: func() map[string]string { return map[string]string{"host": "n1"} }}
+				f := ClaimFinder{Client: client, Labels: func() map[string]string { return map[string]string{"host": "n1"} }}
 				p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}}
 				_, err := f.Find(t.Context(), p, &v1.Volume{Name: "v", VolumeSource: v1.VolumeSource{
 					PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},

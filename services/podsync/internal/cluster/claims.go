@@ -1,5 +1,4 @@
-// Package persistentvolume finds the PersistentVolume behind a claim of a pod.
-package persistentvolume
+package cluster
 
 import (
 	"context"
@@ -27,8 +26,8 @@ const (
 	gidAnnotation = "pv.beta.kubernetes.io/gid"
 )
 
-// Volume is what a pod has claimed.
-type Volume struct {
+// ClaimedVolume is what a pod has claimed.
+type ClaimedVolume struct {
 	Claim *v1.PersistentVolumeClaim
 	PV    *v1.PersistentVolume
 	// ReadOnly is that of the pod's volume (persistentVolumeClaim.readOnly).
@@ -38,9 +37,9 @@ type Volume struct {
 }
 
 // IsBlock reports whether pods get the volume as a device.
-func (v *Volume) IsBlock() bool { return v.mode() == v1.PersistentVolumeBlock }
+func (v *ClaimedVolume) IsBlock() bool { return v.mode() == v1.PersistentVolumeBlock }
 
-func (v *Volume) mode() v1.PersistentVolumeMode {
+func (v *ClaimedVolume) mode() v1.PersistentVolumeMode {
 	if mode := v.PV.Spec.VolumeMode; mode != nil {
 		return *mode
 	}
@@ -48,7 +47,7 @@ func (v *Volume) mode() v1.PersistentVolumeMode {
 }
 
 // suits says why the pod cannot have the volume as its containers want it.
-func (v *Volume) suits(p *v1.Pod, name string) error {
+func (v *ClaimedVolume) suits(p *v1.Pod, name string) error {
 	mode := v.mode()
 	switch mounted, mapped := podutil.UsesVolume(&p.Spec, name); {
 	case mounted && mode != v1.PersistentVolumeFilesystem:
@@ -59,9 +58,9 @@ func (v *Volume) suits(p *v1.Pod, name string) error {
 	return nil
 }
 
-// Finder reads claims and PersistentVolumes from the API. It keeps none: a node may read those of its pods one by one,
-// but watch none.
-type Finder struct {
+// ClaimFinder reads claims and PersistentVolumes from the API. It keeps none: a node may read those of its pods one by
+// one, but watch none.
+type ClaimFinder struct {
 	// Client is nil on a node without an API server.
 	Client kubernetes.Interface
 	// Labels are those of the Node, which a PersistentVolume may require.
@@ -70,7 +69,7 @@ type Finder struct {
 
 // Find returns the PersistentVolume of a volume with a claim. Its errors are the kubelet's.
 // Source: kubelet, volumemanager/populator.
-func (f *Finder) Find(ctx context.Context, p *v1.Pod, v *v1.Volume) (*Volume, error) {
+func (f *ClaimFinder) Find(ctx context.Context, p *v1.Pod, v *v1.Volume) (*ClaimedVolume, error) {
 	source := v.PersistentVolumeClaim
 	if source == nil {
 		source = &v1.PersistentVolumeClaimVolumeSource{ClaimName: ephemeral.VolumeClaimName(p, v)}
@@ -89,8 +88,8 @@ func (f *Finder) Find(ctx context.Context, p *v1.Pod, v *v1.Volume) (*Volume, er
 	return found, nil
 }
 
-func (f *Finder) find(ctx context.Context, p *v1.Pod, v *v1.Volume,
-	source *v1.PersistentVolumeClaimVolumeSource) (*Volume, error) {
+func (f *ClaimFinder) find(ctx context.Context, p *v1.Pod, v *v1.Volume,
+	source *v1.PersistentVolumeClaimVolumeSource) (*ClaimedVolume, error) {
 	if f.Client == nil {
 		return nil, errors.New("the node has no API server to read it from")
 	}
@@ -130,5 +129,5 @@ func (f *Finder) find(ctx context.Context, p *v1.Pod, v *v1.Volume,
 		return nil, fmt.Errorf("found PV object %s but its pv.Spec.ClaimRef.UID %s does not point to claim.UID %s", name,
 			pv.Spec.ClaimRef.UID, claim.UID)
 	}
-	return &Volume{Claim: claim, PV: pv, ReadOnly: source.ReadOnly}, nil
+	return &ClaimedVolume{Claim: claim, PV: pv, ReadOnly: source.ReadOnly}, nil
 }
