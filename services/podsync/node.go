@@ -8,9 +8,8 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/cluster"
 	"github.com/microlet/microlet/services/podsync/internal/cri"
 	"github.com/microlet/microlet/services/podsync/internal/node"
-	"github.com/microlet/microlet/services/podsync/internal/node/client"
-	"github.com/microlet/microlet/services/podsync/internal/node/rootdir"
 	"github.com/microlet/microlet/services/podsync/internal/pods"
+	"github.com/microlet/microlet/services/podsync/internal/rootdir"
 	"github.com/microlet/microlet/services/podsync/internal/status"
 )
 
@@ -18,7 +17,7 @@ import (
 // changes in it wake them. The dispatcher, which is created last, adds them.
 type environment struct {
 	name    string
-	client  *client.Client
+	client  *node.Client
 	events  *outbox.Recorder
 	workers *pods.Workers
 	cluster *cluster.Cluster
@@ -34,7 +33,7 @@ func newEnvironment(ctx context.Context, s *service.Service, cfg *Config) (*envi
 		return nil, err
 	}
 	events := outbox.NewRecorder(s.Bus, name, s.Log)
-	api, err := client.New(s, k, name, events)
+	api, err := node.NewClient(s, k, name, events)
 	if err != nil {
 		return nil, err
 	}
@@ -73,10 +72,10 @@ func newEnvironment(ctx context.Context, s *service.Service, cfg *Config) (*envi
 	}, nil
 }
 
-func (env *environment) start(s *service.Service, reports *status.Reports) {
+func (env *environment) start(ctx context.Context, s *service.Service, reports *status.Reports) error {
 	s.Go("events", env.events.Run)
 	env.client.Start(s, env.node.Object.Node)
 	env.cluster.Start(s)
 	env.node.Start(s)
-	env.runtime.Start(s, reports.Node())
+	return env.runtime.Start(ctx, s, env.workers, reports.Node())
 }

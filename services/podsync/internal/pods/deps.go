@@ -11,17 +11,17 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/podtrace"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
+	"github.com/microlet/microlet/services/podsync/internal/criconfig"
 	"github.com/microlet/microlet/services/podsync/internal/images"
 	"github.com/microlet/microlet/services/podsync/internal/logs"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 	"github.com/microlet/microlet/services/podsync/internal/pod/fields"
 	podstatus "github.com/microlet/microlet/services/podsync/internal/pod/status"
-	"github.com/microlet/microlet/services/podsync/internal/pod/trace"
-	"github.com/microlet/microlet/services/podsync/internal/pods/criconfig"
 	"github.com/microlet/microlet/services/podsync/internal/pods/internal/hook"
-	"github.com/microlet/microlet/services/podsync/internal/probes/results"
 	"github.com/microlet/microlet/services/podsync/internal/volumes"
 )
 
@@ -202,7 +202,7 @@ type Allocation interface {
 // Probes has the results of the prober.
 type Probes interface {
 	// Of returns the results of the probes of a pod's containers.
-	Of(uid types.UID) results.Results
+	Of(uid types.UID) decide.Results
 }
 
 // HostIPs are the node's addresses, the primary one first.
@@ -265,7 +265,7 @@ type Reporting struct {
 	Probes   Probes
 	HostIPs  HostIPs
 	// Traces are those of the pods; nil is none.
-	Traces *trace.Traces
+	Traces *podtrace.Traces
 }
 
 // Limits are settings of the workers.
