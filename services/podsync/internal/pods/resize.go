@@ -98,11 +98,21 @@ func (w *worker) recordContainer(p *v1.Pod, name string, r v1.ResourceRequiremen
 
 // resize carries out the steps of a resize. The first that fails ends it, as the later ones rely on it. What containers
 // were given of a resource is recorded when the pod's cgroup has its share too: a crash before has the steps repeated.
+// It is recorded too when a step fails, since other resources may be granted before the steps are repeated.
 func (w *worker) resize(ctx context.Context, p *v1.Pod, a *decide.Actions) error {
 	var given []*decide.ResizeStep
+	record := func() {
+		for _, s := range given {
+			w.recordContainer(p, s.Name, s.Resources)
+		}
+		given = nil
+	}
 	for i := range a.Resize {
 		s := &a.Resize[i]
 		if err := w.resizeStep(ctx, p, a, s); err != nil {
+			if ctx.Err() == nil {
+				record()
+			}
 			return w.resizeFailed(ctx, p, err)
 		}
 		if !s.OfPod() {
@@ -111,10 +121,7 @@ func (w *worker) resize(ctx context.Context, p *v1.Pod, a *decide.Actions) error
 		if i+1 < len(a.Resize) && a.Resize[i+1].Resource == s.Resource {
 			continue
 		}
-		for _, s := range given {
-			w.recordContainer(p, s.Name, s.Resources)
-		}
-		given = nil
+		record()
 	}
 	return nil
 }

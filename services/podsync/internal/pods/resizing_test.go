@@ -658,3 +658,18 @@ func TestAContainerThatStartsAgainBeforeItsPodShrinks(t *testing.T) {
 		n.want("the pod", n.groups.limits("a"), cgroupLimits(smaller))
 	})
 }
+
+// TestAResizeThatFailedIsTakenBack from the containers that had it before another step failed.
+func TestAResizeThatFailedIsTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newResizedNode(t)
+		p := resizedPod(testPod("a"), sizes("100m", "900m", "", ""))
+		n.apply(p)
+		n.groups.fail(nil, errors.New("device busy"))
+		n.resize(resizedPod(p, sizes("100m", "300m", "", "")))
+		n.want("has", n.has("a", "c"), "memory=none cpu=300 shares=102")
+		n.groups.fail(nil, nil)
+		n.resize(resizedPod(p, sizes("100m", "900m", "", "")))
+		n.want("has", n.has("a", "c"), "memory=none cpu=900 shares=102")
+	})
+}
