@@ -120,6 +120,7 @@ func (w *worker) set(p *v1.Pod) {
 // granted gives the worker what is granted to its pod now, or how its resize fares.
 func (w *worker) granted() {
 	if w.inbox.regrant() {
+		w.mounts.markStale() // volumes may show the resources
 		w.publish()
 	}
 	w.wake()
