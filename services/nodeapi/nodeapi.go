@@ -11,12 +11,14 @@ import (
 	"github.com/microlet/microlet/services/internal/crilist"
 	"github.com/microlet/microlet/services/internal/nodepods"
 	"github.com/microlet/microlet/services/internal/openlog"
+	"github.com/microlet/microlet/services/internal/podssocket"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/nodeapi/internal/auth"
 	"github.com/microlet/microlet/services/nodeapi/internal/containerlogs"
 	"github.com/microlet/microlet/services/nodeapi/internal/httpport"
 	"github.com/microlet/microlet/services/nodeapi/internal/nodelogs"
 	"github.com/microlet/microlet/services/nodeapi/internal/pods"
+	"github.com/microlet/microlet/services/nodeapi/internal/podsapi"
 	"github.com/microlet/microlet/services/nodeapi/internal/runtime"
 	"github.com/microlet/microlet/services/nodeapi/internal/scrape"
 	"github.com/microlet/microlet/services/nodeapi/internal/server"
@@ -67,10 +69,14 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
+	view, podsAPI, err := watchPods(&cfg, s)
+	if err != nil {
+		return err
+	}
 	cri := runtime.New(gateway, crilist.Options{Log: s.Log, Metrics: s.Metrics}, kubelet.RuntimeRequestTimeout.Duration)
 	api := server.New(server.Options{
 		Kubelet: kubelet, Gate: cfg.Kubelet.FeatureEnabled, DebuggingHandlers: *kubelet.EnableDebuggingHandlers,
-		Pods: pods.New(nodepods.Watch(s.Bus, s.Log, nil)), Runtime: cri, Logs: &containerlogs.Reader{
+		Pods: pods.New(view), Runtime: cri, Logs: &containerlogs.Reader{
 			Runtime: cri, Podsync: openlog.NewClient(cfg.Service.LogsSocket(), cfg.Service.Peers()), Folder: kubelet.PodLogsDir,
 		},
 		NodeLogs:    nodelogs.Logs{Files: nodelogs.Files{nodelogs.Folder, kubelet.PodLogsDir}, Command: "journalctl"},
@@ -85,10 +91,28 @@ func Run(ctx context.Context, cfg Config) error {
 	for _, p := range ports(cfg, s, certificates, guard, api) {
 		s.Go(p.Name+" port", p.Run)
 	}
+	if podsAPI != nil {
+		s.Go("Pods API", podsAPI.Run)
+	}
 	s.Go("certificates", certificates.Run)
 	s.Go("pulse", func(ctx context.Context) error { return beat(ctx, s) })
 	s.Ready("serving the kubelet's API")
 	return s.Run(ctx)
+}
+
+// watchPods returns the pods of the node, and the Pods API that serves them; none if its feature gate is off.
+func watchPods(cfg *Config, s *service.Service) (view *nodepods.View, api *podsapi.API, err error) {
+	if !cfg.Kubelet.FeatureEnabled("PodsAPI") {
+		return nodepods.Watch(s.Bus, s.Log, nil), nil, nil
+	}
+	socket := podssocket.NewClient(cfg.Service.PodsAPISocket(), cfg.Service.Peers())
+	api, err = podsapi.New(podsapi.Options{
+		Listen: socket.Listen, Socket: podssocket.Path(cfg.Kubelet.Node.RootDir), Peers: cfg.Service.Peers(), Log: s.Log, Metrics: s.Metrics,
+	}, func(changed func(uid string)) podsapi.Source {
+		view = nodepods.Watch(s.Bus, s.Log, changed)
+		return view
+	})
+	return view, api, err
 }
 
 // ports are those that the configuration opens.

@@ -24,6 +24,7 @@ type environment struct {
 	cluster *cluster.Cluster
 	runtime *cri.Runtime
 	node    *node.Node
+	podsAPI *podsAPI
 }
 
 // newEnvironment waits for nothing but the question for the cgroup driver. The caller closes the runtime.
@@ -62,6 +63,11 @@ func newEnvironment(ctx context.Context, s *service.Service, cfg *Config) (*envi
 		runtime.Close()
 		return nil, err
 	}
+	socket, err := newPodsAPI(s, k)
+	if err != nil {
+		runtime.Close()
+		return nil, err
+	}
 	return &environment{
 		name:    name,
 		client:  api,
@@ -70,6 +76,7 @@ func newEnvironment(ctx context.Context, s *service.Service, cfg *Config) (*envi
 		cluster: objects,
 		runtime: runtime,
 		node:    this,
+		podsAPI: socket,
 	}, nil
 }
 
@@ -79,4 +86,5 @@ func (env *environment) start(s *service.Service, reports *status.Reports) {
 	env.cluster.Start(s)
 	env.node.Start(s)
 	env.runtime.Start(s, reports.Node())
+	env.podsAPI.start(s)
 }
