@@ -69,7 +69,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	view, podsAPI, err := watchPods(&cfg, s)
+	view, err := watchPods(&cfg, s)
 	if err != nil {
 		return err
 	}
@@ -91,28 +91,30 @@ func Run(ctx context.Context, cfg Config) error {
 	for _, p := range ports(cfg, s, certificates, guard, api) {
 		s.Go(p.Name+" port", p.Run)
 	}
-	if podsAPI != nil {
-		s.Go("Pods API", podsAPI.Run)
-	}
 	s.Go("certificates", certificates.Run)
 	s.Go("pulse", func(ctx context.Context) error { return beat(ctx, s) })
 	s.Ready("serving the kubelet's API")
 	return s.Run(ctx)
 }
 
-// watchPods returns the pods of the node, and the Pods API that serves them; none if its feature gate is off.
-func watchPods(cfg *Config, s *service.Service) (view *nodepods.View, api *podsapi.API, err error) {
+// watchPods returns the pods of the node, and has s serve them by the Pods API if its feature gate is on.
+func watchPods(cfg *Config, s *service.Service) (view *nodepods.View, err error) {
 	if !cfg.Kubelet.FeatureEnabled("PodsAPI") {
-		return nodepods.Watch(s.Bus, s.Log, nil), nil, nil
+		return nodepods.Watch(s.Bus, s.Log, nil), nil
 	}
 	socket := podssocket.NewClient(cfg.Service.PodsAPISocket(), cfg.Service.Peers())
-	api, err = podsapi.New(podsapi.Options{
-		Listen: socket.Listen, Socket: podssocket.Path(cfg.Kubelet.Node.RootDir), Peers: cfg.Service.Peers(), Log: s.Log, Metrics: s.Metrics,
+	api, err := podsapi.New(podsapi.Options{
+		Listen: socket.Listen, Socket: podssocket.Path(cfg.Kubelet.Node.RootDir), Peers: cfg.Service.Peers(),
+		Log: s.Log, Metrics: s.Metrics,
 	}, func(changed func(uid string)) podsapi.Source {
 		view = nodepods.Watch(s.Bus, s.Log, changed)
 		return view
 	})
-	return view, api, err
+	if err != nil {
+		return nil, err
+	}
+	s.Go("Pods API", api.Run)
+	return view, nil
 }
 
 // ports are those that the configuration opens.

@@ -100,7 +100,8 @@ func (v *View) Synced() bool {
 }
 
 // Complete reports whether podsync has said that it has published all pods of all sources, and the status of each. It
-// stays true, also while a restarted podsync has not heard its sources yet: until then, the view has the pods of before.
+// stays true, also while a restarted podsync has not heard its sources yet: until then, the view has the pods of
+// before.
 func (v *View) Complete() bool {
 	return v.pods.Complete() && (v.statuses == nil || v.statuses.Complete())
 }

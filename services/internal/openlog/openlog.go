@@ -1,8 +1,8 @@
 // Package openlog passes the open log of a container from podsync to nodeapi.
 //
 // A runtime may give a log to root alone, as CRI-O does, also each file that follows a rotation. podsync, which is
-// root, opens such a file, and passes the descriptor (see package passfile). So there is no moment between the making of
-// a file and a change of its mode in which it cannot be read.
+// root, opens such a file, and passes the descriptor (see package passfile). So there is no moment between the making
+// of a file and a change of its mode in which it cannot be read.
 //
 //   - A request is the ID of a container. The runtime says where its log is, so no caller chooses a path.
 //   - The log is a regular file below the folder of all pods' logs. No link is followed and no mount is entered.

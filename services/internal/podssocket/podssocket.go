@@ -1,10 +1,10 @@
 // Package podssocket passes the listening socket of the Pods API from podsync to nodeapi.
 //
-// The socket is where the kubelet has it, <root-dir>/pods-api/pods-api.sock, in a folder of root. podsync, which is root,
-// makes both and passes the descriptor (see package passfile). So nodeapi has no right in any folder of root, and the
-// modes say who may connect, which is root alone as with the kubelet.
+// The socket is where the kubelet has it, <root-dir>/pods-api/pods-api.sock, in a folder of root. podsync, which is
+// root, makes both and passes the descriptor (see package passfile). So nodeapi has no right in any folder of root, and
+// the modes say who may connect, which is root alone as with the kubelet.
 //
-//   - Each request makes the socket anew, in the place of what was there: a socket of a kubelet, of an earlier nodeapi, or
+//   - Each request makes a new socket in the place of what was there: one of a kubelet or of an earlier nodeapi, or
 //     any file. A folder in its place is an error unless it is empty.
 //   - podsync keeps no copy. While nodeapi is away, a client that connects is refused.
 //
@@ -34,9 +34,13 @@ const (
 	what = "socket of the Pods API"
 	// folder and name are the kubelet's, below the root folder.
 	folder, name = "pods-api", "pods-api.sock"
+	// maxPath is the room of sockaddr_un.sun_path, less its closing zero.
+	maxPath = 107
 	// folderMode and socketMode are those that the kubelet's have with the usual umask. Only who may write a socket may
 	// connect to it.
 	folderMode, socketMode = 0o750, 0o755
+	// unplaced is the name of a socket that is not in its place yet.
+	unplaced = ".new"
 	// request is the only one.
 	request = "listen"
 )
@@ -80,8 +84,12 @@ func listen(path string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), folderMode); err != nil {
 		return nil, fmt.Errorf("folder of the %s: %w", what, err)
 	}
-	made := path + ".new"
-	if err := remove(made); err != nil { // that of a podsync that was killed
+	if len(path) > maxPath {
+		return nil, fmt.Errorf("%s: %s has %d bytes and a socket's path may have %d; choose a shorter --root-dir", what, path,
+			len(path), maxPath)
+	}
+	made := filepath.Join(filepath.Dir(path), unplaced) // it is shorter
+	if err := remove(made); err != nil {                // that of a podsync that was killed
 		return nil, err
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: made, Net: "unix"})
@@ -126,7 +134,7 @@ func NewClient(socket string, peers unixgrpc.Rules) *Client {
 	return &Client{passfile.NewClient(what, socket, peers)}
 }
 
-// Listen returns the socket, made anew. Closing it leaves its file. The error is a status: Unavailable if podsync is away.
+// Listen returns a new socket. Closing it leaves its file. The error is a status: Unavailable if podsync is away.
 func (c *Client) Listen(ctx context.Context) (net.Listener, error) {
 	f, err := c.files.Open(ctx, request)
 	if err != nil {

@@ -106,7 +106,7 @@ func TestTheSocketOfANewNode(t *testing.T) {
 			t.Errorf("%s has %v, %v; want %v", path, info.Mode(), err, want)
 		}
 	}
-	if names, err := filepath.Glob(filepath.Dir(Path(m.root)) + "/*"); err != nil || len(names) != 1 {
+	if names, err := os.ReadDir(filepath.Dir(Path(m.root))); err != nil || len(names) != 1 {
 		t.Errorf("the folder has %v, %v", names, err)
 	}
 
@@ -132,7 +132,7 @@ func TestWhatIsInThePlace(t *testing.T) {
 		"an empty folder": func(path string) error { return os.Mkdir(path, 0o755) },
 		"a link":          func(path string) error { return os.Symlink("/etc/passwd", path) },
 		"a dead podsync's": func(path string) error {
-			return os.WriteFile(path+".new", nil, 0o644)
+			return os.WriteFile(filepath.Join(filepath.Dir(path), unplaced), nil, 0o644)
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -150,9 +150,23 @@ func TestWhatIsInThePlace(t *testing.T) {
 	if _, err := NewClient(m.socket, unixgrpc.Rules{}).Listen(t.Context()); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("a folder with something in it: %v", err)
 	}
-	if _, err := os.Lstat(Path(m.root) + ".new"); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(filepath.Join(filepath.Dir(Path(m.root)), unplaced)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("what could not be placed stays: %v", err)
 	}
+}
+
+func TestAPathThatIsTooLong(t *testing.T) {
+	root := filepath.Join(t.TempDir(), strings.Repeat("x", maxPath))
+	if _, err := listen(Path(root)); err == nil || !strings.Contains(err.Error(), "--root-dir") {
+		t.Errorf("%v", err)
+	}
+	dir := proctest.TempDir(t, 0o755)
+	root = filepath.Join(dir, strings.Repeat("x", maxPath-len(Path(dir))-1))
+	f, err := listen(Path(root))
+	if err != nil {
+		t.Fatalf("a path of %d bytes: %v", len(Path(root)), err)
+	}
+	_ = f.Close()
 }
 
 // TestWhoMayListenAndConnect: nodeapi gets the socket, and cannot even connect to it by its name.
