@@ -23,6 +23,7 @@ type environment struct {
 	cluster *cluster.Cluster
 	runtime *cri.Runtime
 	node    *node.Node
+	podsAPI *podsAPI
 }
 
 // newEnvironment waits for nothing but the question for the cgroup driver. The caller closes the runtime.
@@ -61,6 +62,11 @@ func newEnvironment(ctx context.Context, s *service.Service, cfg *Config) (*envi
 		runtime.Close()
 		return nil, err
 	}
+	socket, err := newPodsAPI(s, k)
+	if err != nil {
+		runtime.Close()
+		return nil, err
+	}
 	return &environment{
 		name:    name,
 		client:  api,
@@ -69,6 +75,7 @@ func newEnvironment(ctx context.Context, s *service.Service, cfg *Config) (*envi
 		cluster: objects,
 		runtime: runtime,
 		node:    this,
+		podsAPI: socket,
 	}, nil
 }
 
@@ -77,5 +84,6 @@ func (env *environment) start(ctx context.Context, s *service.Service, reports *
 	env.client.Start(s, env.node.Object.Node)
 	env.cluster.Start(s)
 	env.node.Start(s)
+	env.podsAPI.start(s)
 	return env.runtime.Start(ctx, s, env.workers, reports.Node())
 }
