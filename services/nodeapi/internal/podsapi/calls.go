@@ -21,14 +21,11 @@ const (
 
 var errLimit = status.Error(codes.ResourceExhausted, "rejected by rate limit")
 
-func limit() grpc.UnaryServerInterceptor {
-	limiter := rate.NewLimiter(qps, burst)
-	return func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		if !limiter.Allow() {
-			return nil, errLimit
-		}
-		return handler(ctx, req)
+func (a *API) limit(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if !a.limiter.Allow() {
+		return nil, errLimit
 	}
+	return handler(ctx, req)
 }
 
 // description is the service of api.proto, whose answers are encoded by this package.

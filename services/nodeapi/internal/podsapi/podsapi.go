@@ -68,6 +68,7 @@ type API struct {
 	o       Options
 	feed    *feed
 	metrics *metrics
+	limiter *rate.Limiter
 	lists   *budget
 	events  *budget
 	// patience is how long a client may take nothing of what it has asked for.
@@ -82,7 +83,8 @@ func New(o Options, watch func(changed func(uid string)) Source) (*API, error) {
 		return nil, fmt.Errorf("metrics of the Pods API: %w", err)
 	}
 	return &API{
-		o: o, metrics: m, feed: newFeed(watch, m.dropped.Inc), lists: newBudget(listBudget), events: newBudget(eventBudget),
+		o: o, metrics: m, feed: newFeed(watch, m.dropped.Inc), limiter: rate.NewLimiter(qps, burst),
+		lists: newBudget(listBudget), events: newBudget(eventBudget),
 		patience: time.Minute, abandoned: rate.Sometimes{First: 1, Interval: abandonLogPeriod},
 	}, nil
 }
@@ -112,7 +114,7 @@ func (a *API) serve(ctx context.Context, l net.Listener) error {
 	server := grpc.NewServer(
 		grpc.Creds(credentialsOf{a}),
 		grpc.ForceServerCodecV2(codec{}),
-		grpc.ChainUnaryInterceptor(limit(), a.metrics.unary),
+		grpc.ChainUnaryInterceptor(a.limit, a.metrics.unary),
 		grpc.ChainStreamInterceptor(a.metrics.stream),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxRecvMsgSize(maxRequest),
