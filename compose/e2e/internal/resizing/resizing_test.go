@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -120,6 +121,34 @@ func TestFolders(t *testing.T) {
 		}
 		if a, err := f.Parent().Parent().Read(read); err == nil {
 			t.Errorf("a cgroup without files has %s", a)
+		}
+	}
+}
+
+func TestStarted(t *testing.T) {
+	ended := func(id string, at time.Time) corev1.ContainerState {
+		return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+			ContainerID: id, StartedAt: metav1.NewTime(at),
+		}}
+	}
+	for _, test := range []struct {
+		what string
+		is   corev1.ContainerStatus
+		want []string
+	}{
+		{"runs, after another", corev1.ContainerStatus{
+			ContainerID: "b", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+			LastTerminationState: ended("a", time.Unix(5, 0)),
+		}, []string{"b", "a"}},
+		{"is created", corev1.ContainerStatus{
+			ContainerID: "b", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}},
+			LastTerminationState: ended("a", time.Unix(5, 0)),
+		}, []string{"a"}},
+		{"could not start", corev1.ContainerStatus{ContainerID: "b", State: ended("b", time.Unix(0, 0))}, nil},
+		{"ended without times", corev1.ContainerStatus{ContainerID: "b", State: ended("b", time.Time{})}, nil},
+	} {
+		if got := Started(&test.is); !slices.Equal(got, test.want) {
+			t.Errorf("of a container that %s, %q have started, want %q", test.what, got, test.want)
 		}
 	}
 }

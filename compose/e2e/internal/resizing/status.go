@@ -38,6 +38,21 @@ func Running(p *corev1.Pod) map[string]corev1.ContainerStatus {
 	return all
 }
 
+// Started returns the IDs of the containers in a status that run or have run. One that was created and never ran is
+// none of them.
+func Started(c *corev1.ContainerStatus) (ids []string) {
+	if c.State.Running != nil {
+		ids = append(ids, c.ContainerID)
+	}
+	for _, end := range []*corev1.ContainerStateTerminated{c.State.Terminated, c.LastTerminationState.Terminated} {
+		// 1970 is how the runtime says that it has not started.
+		if end != nil && end.StartedAt.Unix() > 0 {
+			ids = append(ids, end.ContainerID)
+		}
+	}
+	return ids
+}
+
 // Done returns nil when the pod's status shows the resources of its spec for each container that runs, and no resize.
 func Done(p *corev1.Pod) error {
 	if c := Condition(p, corev1.PodResizePending); c != nil {

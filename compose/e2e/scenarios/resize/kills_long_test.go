@@ -33,7 +33,7 @@ func TestResizeKills(t *testing.T) {
 	scene.Shared.UseMicrolet(t, "--container-runtime-endpoint=unix://"+socket)
 	k := &killing{
 		Scene: scene.New(t), proxy: proxy,
-		methods: map[string]int{}, changes: map[string]int{}, deaths: map[string]int{},
+		methods: map[string]int{}, changes: map[string]int{},
 	}
 	k.names = createAll(k.Scene, 1, func() int64 { return least })
 	whole := k.Scene
@@ -60,11 +60,10 @@ type killing struct {
 	*scene.Scene
 	proxy *criproxy.Proxy
 	names []string
-	// changes counts the resizes of each pod, and deaths the kills meanwhile: each may have left a container that was
-	// created and is not started.
-	changes, deaths map[string]int
-	killed          int
-	methods         map[string]int
+	// changes counts the resizes of each pod.
+	changes map[string]int
+	killed  int
+	methods map[string]int
 }
 
 // moment is when podsync is killed, relative to one of its calls.
@@ -140,7 +139,6 @@ func (k *killing) kill(i int, size int64, number int, at moment) (killed bool) {
 			k.Signal(k.T, syscall.SIGKILL, role.Podsync)
 			k.methods[method]++
 			k.killed++
-			k.deaths[name]++
 			killed = true
 			return nil
 		default:
@@ -150,6 +148,6 @@ func (k *killing) kill(i int, size int64, number int, at moment) (killed bool) {
 	k.proxy.Release()
 	scene.Await(k.T, scene.Patience, what+": the resources to agree", func() error { return k.AgreeOnResources(name) })
 	p := k.Record.View().Pod(k.Namespace, name)
-	keepsContainers(k.Scene, &kinds[i], p, k.changes[name]+k.deaths[name])
+	keepsContainers(k.Scene, &kinds[i], p, k.changes[name])
 	return killed
 }

@@ -56,7 +56,7 @@ type walk struct {
 	allocatable resource.Quantity
 	// changes counts the resizes of each pod.
 	changes map[string]int
-	// deaths counts the kills of the runtime: each may have left a container that was created and not reported.
+	// deaths counts the kills of the runtime: each may have lost that a container has started.
 	deaths int
 	done   map[string]int
 }
