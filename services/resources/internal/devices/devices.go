@@ -48,3 +48,11 @@ type Change struct {
 	// Pods are those of which the answer of Pod differs, in their order: granted, forgotten, or with other health.
 	Pods []types.UID
 }
+
+// Placed are the pods that have a place on the node. What others were granted is free.
+type Placed struct {
+	UIDs []types.UID
+	// At is when they were looked up, by one clock for all calls: a pod that asks later is none of those others. Zero: as
+	// the call began.
+	At time.Time
+}
