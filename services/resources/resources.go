@@ -80,7 +80,7 @@ func newServer(more ...grpc.ServerOption) *grpc.Server {
 func (c *Config) registration(s *service.Service, m *devices.Manager) func(context.Context) error {
 	return serve(s, c.registrationSocket(), func() *grpc.Server {
 		g := newServer()
-		pluginapi.RegisterRegistrationServer(g, registration.New(c.DevicePluginsDir, m, s.Log))
+		pluginapi.RegisterRegistrationServer(g, registration.New(c.DevicePluginsDir, m))
 		return g
 	})
 }

@@ -12,13 +12,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	resourcesv1 "github.com/microlet/microlet/proto/microlet/resources/v1"
+	"github.com/microlet/microlet/services/resources/internal/devices"
 )
 
 // Devices grants devices; see devices.Manager.
 type Devices interface {
 	Register(ctx context.Context, resource, endpoint string, versions []string) error
 	Deregister(resource, endpoint string)
-	Allocate(ctx context.Context, pod *v1.Pod, placed []types.UID, running bool) (*resourcesv1.AllocateResponse, error)
+	Allocate(ctx context.Context, pod *v1.Pod, placed devices.Placed, running bool) (
+		*resourcesv1.AllocateResponse, error)
 	Prepare(ctx context.Context, uid types.UID, container string) error
 	Plugins() []*resourcesv1.ListPluginsResponse_Plugin
 }
@@ -43,9 +45,15 @@ func (s *Server) Allocate(ctx context.Context, r *resourcesv1.AllocateRequest) (
 	if pod.UID == "" {
 		return nil, status.Error(codes.InvalidArgument, "pod has no metadata.uid: give the pod as it was admitted")
 	}
-	placed := make([]types.UID, 0, len(r.GetPlacedPodUids()))
+	placed := devices.Placed{UIDs: make([]types.UID, 0, len(r.GetPlacedPodUids()))}
 	for _, uid := range r.GetPlacedPodUids() {
-		placed = append(placed, types.UID(uid))
+		placed.UIDs = append(placed.UIDs, types.UID(uid))
+	}
+	if at := r.GetPlacedAt(); at != nil {
+		if err := at.CheckValid(); err != nil {
+			return nil, status.Errorf(codes.InvalidArgument, "placed_at is no time: %v", err)
+		}
+		placed.At = at.AsTime()
 	}
 	s.asked(pod.UID)
 	answer, err := s.devices.Allocate(ctx, pod, placed, r.GetRunning())
