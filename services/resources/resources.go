@@ -2,6 +2,7 @@ package resources
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"time"
 
@@ -102,8 +103,9 @@ const listenRetry = 5 * time.Second
 // serve returns what serves a socket until its context ends. A socket that cannot be opened, such as one that a kubelet
 // still has, is tried again: the service does the rest of its work, and in the single placement the others theirs.
 func serve(s *service.Service, socket service.Socket, makeServer func() *grpc.Server) func(context.Context) error {
+	open := s.Claim(socket)
 	return func(ctx context.Context) error {
-		l := listen(ctx, s, socket)
+		l := listen(ctx, s.Log.With(logkey.Socket, socket.Path), open)
 		if l == nil {
 			return nil
 		}
@@ -113,16 +115,15 @@ func serve(s *service.Service, socket service.Socket, makeServer func() *grpc.Se
 }
 
 // listen opens a socket; nil if the context has ended before.
-func listen(ctx context.Context, s *service.Service, socket service.Socket) net.Listener {
+func listen(ctx context.Context, log *slog.Logger, open func() (net.Listener, error)) net.Listener {
 	for logged := ""; ; {
-		l, err := s.ListenForOthers(socket)
+		l, err := open()
 		if err == nil {
 			return l
 		}
 		if logged != err.Error() {
 			logged = err.Error()
-			s.Log.Error("a socket cannot be opened; the next attempts follow", logkey.Socket, socket.Path, logkey.Err, err,
-				"every", listenRetry)
+			log.Error("a socket cannot be opened; the next attempts follow", logkey.Err, err, "every", listenRetry)
 		}
 		select {
 		case <-ctx.Done():

@@ -265,7 +265,7 @@ func (s *Service) dial(path string, to role.Role) (*grpc.ClientConn, error) {
 // the single placement listens inside the process too. It takes over a socket that the supervisor has opened. It bounds
 // the connections of each user. It is for servers beside GRPC, such as the CRI gateway's.
 func (s *Service) Listen(path string) (net.Listener, error) {
-	l, err := s.open(path, func() (net.Listener, error) {
+	l, err := s.claim(path, func() (net.Listener, error) {
 		if err := s.makeSocketDir(filepath.Dir(path)); err != nil {
 			return nil, err
 		}
@@ -274,7 +274,7 @@ func (s *Service) Listen(path string) (net.Listener, error) {
 			gid = -1 // a developer's own process can give its socket to no group but its own
 		}
 		return unixgrpc.Listen(path, 0o660, gid)
-	})
+	})()
 	if err != nil || s.Config.Placement == nil {
 		return l, err
 	}
@@ -285,23 +285,27 @@ func (s *Service) Listen(path string) (net.Listener, error) {
 	return unixgrpc.Merge(l, in), nil
 }
 
-// ListenForOthers opens a socket that others than the services connect to, or takes over the one that the supervisor
-// has opened. It bounds the connections of each user.
-func (s *Service) ListenForOthers(socket Socket) (net.Listener, error) {
-	return s.open(socket.Path, socket.Listen)
+// Claim returns what opens a socket that others than the services connect to: it returns the one that the supervisor has
+// opened for this process, or opens one, which may be tried again after an error. It bounds the connections of each
+// user. Claim is called before Run.
+func (s *Service) Claim(socket Socket) (open func() (net.Listener, error)) {
+	return s.claim(socket.Path, socket.Listen)
 }
 
-// open returns the listener that the supervisor has opened at a path, or opens one.
-func (s *Service) open(path string, open func() (net.Listener, error)) (net.Listener, error) {
-	l := s.listeners[path]
+// claim returns what returns the listener that the supervisor has opened at a path, or opens one.
+func (s *Service) claim(path string, open func() (net.Listener, error)) func() (net.Listener, error) {
+	inherited := s.listeners[path]
 	delete(s.listeners, path)
-	if l == nil {
-		var err error
-		if l, err = open(); err != nil {
-			return nil, err
+	return func() (net.Listener, error) {
+		l := inherited
+		if l == nil {
+			var err error
+			if l, err = open(); err != nil {
+				return nil, err
+			}
 		}
+		return unixgrpc.Bound(l, unixgrpc.BoundOptions{Peers: s.Config.Peers(), Log: s.Log, Metrics: s.Metrics}), nil
 	}
-	return unixgrpc.Bound(l, unixgrpc.BoundOptions{Peers: s.Config.Peers(), Log: s.Log, Metrics: s.Metrics}), nil
 }
 
 // dropListeners closes the sockets that this process was given and does not serve.
