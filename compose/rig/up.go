@@ -81,7 +81,11 @@ func prepare(ctx context.Context, o Options) (build.Binaries, []string, error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		layouts = append(layouts, suite)
+		plugin, err := images.BuildDevicePlugin(builder.Cache, binaries[build.SamplePlugin])
+		if err != nil {
+			return nil, nil, err
+		}
+		layouts = append(layouts, suite, plugin)
 	}
 	if slices.Contains(groups, build.GroupKubeadm) {
 		version, err := build.Version(builder.Tools, build.Kubeadm)
