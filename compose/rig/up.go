@@ -449,6 +449,11 @@ func (i *Instance) launch(name string) (process.Record, error) {
 	if p := i.r.Processes[name]; p.Alive() {
 		return p, fmt.Errorf("start %s: it runs already with pid %d", name, p.PID)
 	}
+	if name == AgentProgram {
+		if err := i.prepareDevicePlugins(); err != nil {
+			return process.Record{}, err
+		}
+	}
 	p, err := process.Start(i.spec(name))
 	if err != nil {
 		return p, err
