@@ -1,6 +1,7 @@
 package rig
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -67,6 +68,9 @@ func (i *Instance) checkDevicePlugins() error {
 			continue
 		}
 		r, err := loadRecord(name)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // it has just ended
+		}
 		if err != nil {
 			return err
 		}
