@@ -8,11 +8,32 @@ import (
 
 	"github.com/microlet/microlet/compose/rig/internal/build"
 	"github.com/microlet/microlet/compose/rig/internal/mounts"
+	"github.com/microlet/microlet/compose/rig/internal/process"
 	"github.com/microlet/microlet/compose/rig/internal/supervise"
 )
 
 // DevicePlugin is a device plugin that does what a test asks for, as Binary names it in an instance with GroupDevices.
 const DevicePlugin = build.DevicePlugin
+
+// Process is a process that a method of an instance has started.
+type Process = process.Record
+
+// RunDevicePlugin starts a device plugin with these arguments. It runs until it is stopped, or until Down. Several may
+// run at the same time.
+func (i *Instance) RunDevicePlugin(args ...string) (Process, error) {
+	if i.r.Binaries[DevicePlugin] == "" {
+		return Process{}, fmt.Errorf("start %s: instance %s was made without the group %s", DevicePlugin, i.r.Name,
+			GroupDevices)
+	}
+	group := i.programCgroup(DevicePlugin)
+	if err := i.tree.Create(group, false); err != nil {
+		return Process{}, err
+	}
+	return process.Start(process.Spec{
+		Name: DevicePlugin, Path: i.r.Binaries[DevicePlugin], Args: args, Log: i.Log(DevicePlugin),
+		Cgroups: i.tree.ProcsFiles(group),
+	})
+}
 
 // devicePlugins is the name of the folder of device plugins in a kubelet's default root directory. A kubelet has it
 // there whatever its own root directory is.
