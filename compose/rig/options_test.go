@@ -117,6 +117,7 @@ func TestAgentsGetTheSameCommandLine(t *testing.T) {
 	own := slices.DeleteFunc(slices.Clone(microlet[2:]), func(arg string) bool { return slices.Contains(kubelet, arg) })
 	want := []string{
 		"--runtime-dir=/run/microlet-rig/a/microlet", "--imagegc-state-dir=/var/lib/microlet-rig/a/imagegc",
+		"--device-plugins-dir=/var/lib/microlet-rig/a/kubelet/device-plugins",
 	}
 	if !slices.Equal(own, want) {
 		t.Errorf("only microlet gets %q, want %q", own, want)

@@ -223,7 +223,8 @@ func (i *Instance) agentArgs() []string {
 		args = append(append(args, i.r.Binaries[build.Kubelet]), common...)
 	} else {
 		args = append(append(args, i.r.Microlet, "up"), common...)
-		args = append(args, "--runtime-dir="+i.RuntimeDir(), "--imagegc-state-dir="+i.ImageGCStateDir())
+		args = append(args, "--runtime-dir="+i.RuntimeDir(), "--imagegc-state-dir="+i.ImageGCStateDir(),
+			"--device-plugins-dir="+filepath.Join(i.RootDir(), "device-plugins"))
 	}
 	return append(args, i.r.AgentArgs...)
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/podsync/internal/cluster"
 	"github.com/microlet/microlet/services/podsync/internal/cri"
+	"github.com/microlet/microlet/services/podsync/internal/grants"
 	"github.com/microlet/microlet/services/podsync/internal/node"
 	"github.com/microlet/microlet/services/podsync/internal/node/client"
 	"github.com/microlet/microlet/services/podsync/internal/node/rootdir"
@@ -24,6 +25,7 @@ type environment struct {
 	cluster *cluster.Cluster
 	runtime *cri.Runtime
 	node    *node.Node
+	grants  *grants.Grants
 }
 
 // newEnvironment waits for nothing but the question for the cgroup driver. The caller closes the runtime.
@@ -62,6 +64,11 @@ func newEnvironment(ctx context.Context, s *service.Service, cfg *Config) (*envi
 		runtime.Close()
 		return nil, err
 	}
+	granted, err := grants.New(ctx, s, workers)
+	if err != nil {
+		runtime.Close()
+		return nil, err
+	}
 	return &environment{
 		name:    name,
 		client:  api,
@@ -70,6 +77,7 @@ func newEnvironment(ctx context.Context, s *service.Service, cfg *Config) (*envi
 		cluster: objects,
 		runtime: runtime,
 		node:    this,
+		grants:  granted,
 	}, nil
 }
 
@@ -78,5 +86,6 @@ func (env *environment) start(s *service.Service, reports *status.Reports) {
 	env.client.Start(s, env.node.Object.Node)
 	env.cluster.Start(s)
 	env.node.Start(s)
+	s.Go("device plugins", env.grants.Run)
 	env.runtime.Start(s, reports.Node())
 }

@@ -31,6 +31,7 @@ const timerSlack = time.Millisecond
 
 // capabilities that a Spec may name.
 var capabilities = map[string]uintptr{
+	"CAP_DAC_OVERRIDE":     unix.CAP_DAC_OVERRIDE,
 	"CAP_DAC_READ_SEARCH":  unix.CAP_DAC_READ_SEARCH,
 	"CAP_NET_BIND_SERVICE": unix.CAP_NET_BIND_SERVICE,
 	"CAP_SYSLOG":           unix.CAP_SYSLOG,
@@ -304,7 +305,7 @@ func (sp *spawner) start(s Spec, notifySocket string, out *os.File, kept *keptFi
 			return nil, err
 		}
 		cmd.Stdout, cmd.Stderr = out, out
-		kept.give(cmd)
+		inherit(cmd, s.sockets, kept)
 		return cmd, sp.startIn(s.Cgroup, t, cmd)
 	}
 	cmd, err := startReachable(s.Path, start)

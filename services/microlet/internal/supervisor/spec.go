@@ -57,6 +57,8 @@ type Spec struct {
 	// KeptFiles is how many files the supervisor keeps open for the process's successor (FDSTORE=1 of sd_notify(3)).
 	// Default: 0, none.
 	KeptFiles int
+	// OnDemand has the process start only when there is something to do for it; nil starts it with the supervisor.
+	OnDemand *OnDemand
 	// StopStage orders the stop: those of stage 0 first, then 1 and so on; one stage stops at once.
 	StopStage int
 	// Exclusive says what the process holds that a successor needs and cannot have while it lives, such as a lock.
@@ -65,6 +67,9 @@ type Spec struct {
 	// Release frees what a process holds that was killed and does not end, before its successor is started. Nil
 	// frees nothing.
 	Release func() error
+
+	// sockets are those of OnDemand, once they are open.
+	sockets []socket
 }
 
 // Options say what is supervised and how.
@@ -152,6 +157,7 @@ const (
 	Stopped               // ended after it was asked to stop
 	Stuck                 // killed, does not end, and keeps its successor from starting
 	External              // started by something else
+	Idle                  // runs on demand, and is not needed yet
 )
 
 // Process is the account of one process at one time.

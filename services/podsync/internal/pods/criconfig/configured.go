@@ -23,7 +23,9 @@ type Options struct {
 	Objects           Objects
 	Services          Services
 	SubPaths          SubPaths
-	Log               *slog.Logger
+	// Private returns the names of the node agent's own folder for a pod that may not have anything of it.
+	Private func(p *v1.Pod) []string
+	Log     *slog.Logger
 }
 
 // New returns a Builder for this machine that works as the configuration says.
@@ -47,5 +49,6 @@ func New(o Options) (*Builder, error) {
 		o.Log.Warn("swap is on, and cgroups cannot keep containers from using it: the kernel has no controller of swap")
 	}
 	host.Allocatable, host.HostIPs, host.RecursiveReadOnly = o.Allocatable, o.HostIPs, o.RecursiveReadOnly
-	return &Builder{Node: host, DNS: o.DNS, Objects: o.Objects, Services: o.Services, SubPaths: o.SubPaths}, nil
+	return &Builder{Node: host, DNS: o.DNS, Objects: o.Objects, Services: o.Services, SubPaths: o.SubPaths,
+		Private: o.Private}, nil
 }
