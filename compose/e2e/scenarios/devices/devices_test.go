@@ -65,7 +65,7 @@ func lifecycle(d *scene.DevicePlugin) {
 	d.CreatePods(d.Pod("third", 1), scene.OnNode(d.Pod("rejected", 1), d.NodeName()))
 	d.Wait(scene.Patience, "a pod that the scheduler does not place", func(v record.View) error {
 		p := v.Pod(d.Namespace, "third")
-		if record.PodCondition(p, corev1.PodScheduled) != corev1.ConditionFalse || p.Spec.NodeName != "" {
+		if p == nil || record.PodCondition(p, corev1.PodScheduled) != corev1.ConditionFalse || p.Spec.NodeName != "" {
 			return errors.New(scene.Describe(p))
 		}
 		return nil
@@ -132,6 +132,9 @@ func hasHealth(d *scene.DevicePlugin, v record.View, pod string, want corev1.Res
 func isRejected(d *scene.DevicePlugin, pod, message string) func(record.View) error {
 	return func(v record.View) error {
 		p := v.Pod(d.Namespace, pod)
+		if p == nil {
+			return errors.New(scene.Describe(p))
+		}
 		if p.Status.Phase != corev1.PodFailed || p.Status.Reason != "UnexpectedAdmissionError" ||
 			!strings.Contains(p.Status.Message, message) {
 			return fmt.Errorf("%s: reason %q, message %q; want UnexpectedAdmissionError and %q", scene.Describe(p),

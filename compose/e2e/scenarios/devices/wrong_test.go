@@ -61,6 +61,9 @@ func TestWrongAnswers(t *testing.T) {
 func saysWhy(s *scene.Scene, name string) func(record.View) error {
 	return func(v record.View) error {
 		p := v.Pod(s.Namespace, name)
+		if p == nil {
+			return errors.New(scene.Describe(p))
+		}
 		if p.Status.Phase == corev1.PodFailed && p.Status.Reason == "UnexpectedAdmissionError" && p.Status.Message != "" {
 			return nil
 		}
