@@ -1,6 +1,7 @@
 package test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -68,6 +69,15 @@ func TestAServiceOnDemand(t *testing.T) {
 		if got := procStatus(t, pid, field); got != want {
 			t.Errorf("%s of resources is %q, want %q", field, got, want)
 		}
+	}
+
+	// Its capability would open the runtime's socket.
+	if info, err := os.Stat(fmt.Sprintf("/proc/%d/root/%s/runtime.sock", pid, a.dir)); err != nil ||
+		info.Mode()&os.ModeSocket != 0 {
+		t.Errorf("resources sees the runtime's socket as %v: %v", info, err)
+	}
+	if pods, err := os.ReadDir(fmt.Sprintf("/proc/%d/root/%s/root/pods", pid, a.dir)); err != nil || len(pods) != 0 {
+		t.Errorf("resources sees %v in the folder of pods: %v", pods, err)
 	}
 
 	// A plugin notices nothing of a restart: its own socket and that of its registration stay what they are.
