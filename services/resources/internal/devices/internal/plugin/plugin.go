@@ -173,6 +173,8 @@ func (c *client) Prepares() bool { return c.options.GetPreStartRequired() }
 func (c *client) Close() { _ = c.conn.Close() }
 
 func (c *client) Watch(ctx context.Context, receive func(answer.Devices)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	stream, err := c.api.ListAndWatch(ctx, &pluginapi.Empty{})
 	for err == nil {
 		var list *pluginapi.ListAndWatchResponse
