@@ -33,7 +33,8 @@ type server struct {
 	prepared []string
 }
 
-func (s *server) GetDevicePluginOptions(ctx context.Context, _ *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
+func (s *server) GetDevicePluginOptions(ctx context.Context, _ *pluginapi.Empty) (
+	*pluginapi.DevicePluginOptions, error) {
 	if s.options == nil {
 		return &pluginapi.DevicePluginOptions{GetPreferredAllocationAvailable: true, PreStartRequired: true}, nil
 	}
@@ -167,7 +168,8 @@ func TestCalls(t *testing.T) {
 		t.Errorf("Prepare: %v, %v", s.prepared, err)
 	}
 	err = p.Prepare(t.Context(), nil)
-	if err == nil || err.Error() != "device plugin PreStartContainer rpc failed with err: rpc error: code = Unknown desc = none" {
+	const failed = "device plugin PreStartContainer rpc failed with err: rpc error: code = Unknown desc = none"
+	if err == nil || err.Error() != failed {
 		t.Error(err)
 	}
 	close(s.lists)
@@ -192,12 +194,13 @@ func TestStrangeAnswers(t *testing.T) {
 	}
 	p := connect(t, s)
 	response = &pluginapi.AllocateResponse{}
-	if _, err := p.Allocate(t.Context(), nil); err == nil || err.Error() != "no containers return in allocation response" ||
-		Away(err) {
+	_, err := p.Allocate(t.Context(), nil)
+	if err == nil || err.Error() != "no containers return in allocation response" || Away(err) {
 		t.Error(err)
 	}
 	fails = status.Error(codes.Internal, long)
-	if _, err := p.Allocate(t.Context(), nil); err == nil || len(err.Error()) > 1100 || !strings.HasSuffix(err.Error(), "é…") {
+	_, err = p.Allocate(t.Context(), nil)
+	if err == nil || len(err.Error()) > 1100 || !strings.HasSuffix(err.Error(), "é…") {
 		t.Errorf("%d bytes: %.60s", len(err.Error()), err)
 	}
 }
@@ -216,7 +219,7 @@ func TestStrangeLists(t *testing.T) {
 	}
 }
 
-// TestHang: a plugin that does not answer is away at the end of the caller's patience, and at the end of its connection.
+// TestHang: a plugin that does not answer is away when the caller's time is over, and when the connection ends.
 func TestHang(t *testing.T) {
 	s := &server{allocate: func(ctx context.Context, _ *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
 		<-ctx.Done()
@@ -268,7 +271,7 @@ func TestPluginsThatDoNotConnect(t *testing.T) {
 	}
 	for endpoint, want := range map[string]string{
 		"real.sock":        "",
-		"options.sock":     "failed to get device plugin options: rpc error: code = Unknown desc = GetDevicePluginOptions failed",
+		"options.sock":     "failed to get device plugin options: rpc error: code = Unknown desc = GetDevicePluginOptions",
 		"link.sock":        "is a symbolic link: name the socket itself",
 		"linked/real.sock": "is a symbolic link on the way to it",
 		"file":             "is not a socket",
