@@ -87,7 +87,8 @@ func TestAServiceOnDemand(t *testing.T) {
 	a.await("the successor", func(rows map[string]row) bool {
 		return rows["resources"].State == "ready" && rows["resources"].PID != pid && rows["resources"].Restarts == 1
 	})
-	if _, err := readers.List(t.Context(), &podresourcesv1.ListPodResourcesRequest{}, grpc.WaitForReady(true)); err != nil {
+	_, err = readers.List(t.Context(), &podresourcesv1.ListPodResourcesRequest{}, grpc.WaitForReady(true))
+	if err != nil {
 		t.Fatal(err)
 	}
 	now, err := os.Lstat(socket)
