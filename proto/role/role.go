@@ -21,6 +21,7 @@ const (
 	Stats      Role = "stats"
 	Evictor    Role = "evictor"
 	NodeAPI    Role = "nodeapi"
+	Resources  Role = "resources"
 	// Up is the supervisor, "microlet up". It serves its own socket and reads heartbeats.
 	Up Role = "up"
 )
@@ -69,6 +70,8 @@ var identities = []Identity{
 	{Role: Stats, UID: 47106, GID: GroupNode, Capabilities: []string{"CAP_DAC_READ_SEARCH"}},
 	{Role: Evictor, UID: 47107, GID: GroupNode, Capabilities: []string{"CAP_DAC_READ_SEARCH", "CAP_SYSLOG"}},
 	{Role: NodeAPI, UID: 47108, GID: GroupNode, Groups: []int{GroupLogs}, HostGroups: []string{"adm", "systemd-journal"}},
+	// Plugins' sockets are root's, and so are the folders of the files that it shares with the kubelet.
+	{Role: Resources, UID: 47109, GID: GroupNode, Capabilities: []string{"CAP_DAC_OVERRIDE"}},
 	{Role: Up, UID: 0, GID: 0},
 }
 

@@ -47,6 +47,7 @@ const (
 	ProbeResults = "PROBE_RESULTS"
 	Node         = "NODE"
 	Stats        = "STATS"
+	Resources    = "RESOURCES"
 	Heartbeats   = "HEARTBEATS"
 )
 
@@ -65,6 +66,9 @@ const (
 	// MaxNodeEntry holds the node's image list, the largest of NODE's values.
 	MaxNodeEntry = 2 * mebibyte
 
+	// MaxResourcesEntry bounds what a pod may be granted, with all that plugins add to its containers.
+	MaxResourcesEntry = mebibyte
+
 	// HeartbeatPeriod is how often a service puts its heartbeat.
 	HeartbeatPeriod = 5 * time.Second
 )
@@ -78,11 +82,11 @@ func Buckets() []Bucket {
 	return []Bucket{
 		{Name: Pods, MaxBytes: 256 * mebibyte, MaxEntry: MaxPayload, Grants: []Grant{
 			{"*", role.Podsync, []role.Role{
-				role.Prober, role.ImageGC, role.Stats, role.Evictor, role.NodeAPI, role.NodeStatus,
+				role.Prober, role.ImageGC, role.Stats, role.Evictor, role.NodeAPI, role.NodeStatus, role.Resources,
 			}},
 		}},
 		{Name: PodStatus, MaxBytes: 256 * mebibyte, MaxEntry: MaxPayload, Grants: []Grant{
-			{"*", role.Podsync, []role.Role{role.Prober, role.Stats, role.Evictor, role.NodeAPI}},
+			{"*", role.Podsync, []role.Role{role.Prober, role.Stats, role.Evictor, role.NodeAPI, role.Resources}},
 		}},
 		{Name: Runtime, MaxBytes: 4 * mebibyte, MaxEntry: smallEntry, Grants: []Grant{
 			// A podsync that does not read pleg's stream of hints reads this.
@@ -103,9 +107,13 @@ func Buckets() []Bucket {
 			{NodeReported, role.NodeStatus, nodeReaders()},
 			{NodeImages, role.ImageGC, nodeReaders()},
 			{NodePressure, role.Evictor, nodeReaders()},
+			{NodeResources, role.Resources, nodeReaders()},
 		}},
 		{Name: Stats, MaxBytes: 4 * mebibyte, MaxEntry: smallEntry, Grants: []Grant{
 			{StatsSummary, role.Stats, []role.Role{role.Evictor, role.NodeAPI}},
+		}},
+		{Name: Resources, MaxBytes: 32 * mebibyte, MaxEntry: MaxResourcesEntry, Grants: []Grant{
+			{"*", role.Resources, []role.Role{role.Podsync, role.NodeAPI, role.Stats}},
 		}},
 		heartbeats,
 	}
@@ -119,7 +127,7 @@ func nodeReaders() []role.Role {
 func services() []role.Role {
 	return []role.Role{
 		role.Bus, role.Podsync, role.PLEG, role.Prober, role.NodeStatus,
-		role.ImageGC, role.Stats, role.Evictor, role.NodeAPI,
+		role.ImageGC, role.Stats, role.Evictor, role.NodeAPI, role.Resources,
 	}
 }
 
@@ -166,7 +174,7 @@ func mustToken(s string) string {
 	return s
 }
 
-// PodKey is the key of a pod in PODS, POD_STATUS and ASSIGNMENT.
+// PodKey is the key of a pod in PODS, POD_STATUS, ASSIGNMENT and RESOURCES.
 //
 //	<podUID>
 func PodKey(podUID string) string { return mustToken(podUID) }
@@ -240,6 +248,11 @@ const (
 	//
 	//	pressure
 	NodePressure = "pressure"
+
+	// NodeResources is the node's extended resources.
+	//
+	//	resources
+	NodeResources = "resources"
 
 	// StatsSummary reports when the last summary was taken.
 	//

@@ -7,6 +7,7 @@ import (
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/podsync/internal/cluster"
 	"github.com/microlet/microlet/services/podsync/internal/cri"
+	"github.com/microlet/microlet/services/podsync/internal/grants"
 	"github.com/microlet/microlet/services/podsync/internal/node"
 	"github.com/microlet/microlet/services/podsync/internal/pods"
 	"github.com/microlet/microlet/services/podsync/internal/rootdir"
@@ -23,6 +24,7 @@ type environment struct {
 	cluster *cluster.Cluster
 	runtime *cri.Runtime
 	node    *node.Node
+	grants  *grants.Grants
 	podsAPI *podsAPI
 }
 
@@ -62,6 +64,11 @@ func newEnvironment(ctx context.Context, s *service.Service, cfg *Config) (*envi
 		runtime.Close()
 		return nil, err
 	}
+	granted, err := grants.New(ctx, s, workers)
+	if err != nil {
+		runtime.Close()
+		return nil, err
+	}
 	socket, err := newPodsAPI(s, k)
 	if err != nil {
 		runtime.Close()
@@ -75,6 +82,7 @@ func newEnvironment(ctx context.Context, s *service.Service, cfg *Config) (*envi
 		cluster: objects,
 		runtime: runtime,
 		node:    this,
+		grants:  granted,
 		podsAPI: socket,
 	}, nil
 }
@@ -84,6 +92,7 @@ func (env *environment) start(ctx context.Context, s *service.Service, reports *
 	env.client.Start(s, env.node.Object.Node)
 	env.cluster.Start(s)
 	env.node.Start(s)
+	s.Go("device plugins", env.grants.Run)
 	env.podsAPI.start(s)
 	return env.runtime.Start(ctx, s, env.workers, reports.Node())
 }

@@ -75,7 +75,7 @@ func newPodWork(ctx context.Context, s *service.Service, cfg *Config, env *envir
 func (p *podWork) admit(s *service.Service, cfg *Config, env *environment, helpers admission.Helpers) (err error) {
 	o := admission.Options{
 		Kubelet: cfg.Kubelet, Helpers: helpers, HelperRecords: cfg.Service.HelpersDir(), Nodes: env.node.Object,
-		Pressure: pressure.Watch(s.Bus).Under, Runtime: env.runtime, Evictor: eviction.NewPreemptor(env.workers, env.events),
+		Extended: env.grants.Extended, Pressure: pressure.Watch(s.Bus).Under, Runtime: env.runtime, Evictor: eviction.NewPreemptor(env.workers, env.events),
 		Swaps: p.resources.config.Swaps, Log: s.Log, Metrics: s.Metrics,
 	}
 	p.shutdown = shutdown.New(shutdown.Options{
@@ -108,7 +108,7 @@ func (p *podWork) dispatch(s *service.Service, cfg *Config, env *environment) {
 		Resources: p.resources.Resources,
 		Admissions: pods.Admissions{
 			Admission: p.admission, ContainerAdmission: p.admission.Containers, Allocation: p.allocation,
-			Update: p.admission.Update, Ends: p.admission.Ends,
+			Grants: env.grants, Update: p.admission.Update, Ends: p.admission.Ends,
 		},
 		Reporting: pods.Reporting{
 			Statuses: p.reports.Statuses, Reporter: p.reports.Pods(), Events: env.events, Probes: p.reports.Probing,
@@ -149,6 +149,7 @@ func (p *podWork) answer(s *service.Service, env *environment) {
 func limits(k *kubeletconfig.Config) pods.Limits {
 	l := pods.Limits{Resync: k.Kubelet.SyncFrequency.Duration, KeepDead: int(k.Node.MaxDeadContainersPerContainer),
 		Gated:               pods.GatedFields(k.FeatureEnabled),
+		WithoutDeviceHealth: !k.FeatureEnabled("ResourceHealthStatus"),
 		WithoutPodResources: !k.FeatureEnabled("InPlacePodLevelResourcesVerticalScaling")}
 	if most := k.Kubelet.CrashLoopBackOff.MaxContainerRestartPeriod; most != nil {
 		l.MaxBackoff = most.Duration

@@ -62,7 +62,7 @@ func newResources(ctx context.Context, s *service.Service, o *resourceOptions) (
 	mounted, err := volumes.New(volumes.Options{
 		Kubelet: k, BootID: o.node.Capacity.BootID, Children: o.runtime.Children, Cluster: o.cluster,
 		NodeName: o.name, Node: o.node.Object, Reports: o.reports, Accepted: acceptedBy(s.Bus), Allocatable: o.allocatable,
-		Private: o.privateFolder, Gone: users.Release,
+		DevicePlugins: o.grants, Private: o.privateFolder, Gone: users.Release,
 		Events: o.events, Log: s.Log, Metrics: s.Metrics,
 	})
 	if err != nil {
@@ -160,7 +160,15 @@ func (o *resourceOptions) newConfig(s *service.Service, subPaths criconfig.SubPa
 	return criconfig.New(criconfig.Options{
 		Kubelet: o.config.Kubelet, LogLinks: o.config.ContainerLogLinks, Allocatable: o.allocatable,
 		HostIPs: o.node.HostIPs.Assumed, RecursiveReadOnly: o.runtime.State.RecursiveReadOnly,
-		Objects: o.cluster.Objects, Services: o.cluster.Services, SubPaths: subPaths,
+		Objects: o.cluster.Objects, Services: o.cluster.Services, SubPaths: subPaths, Private: o.privateFolders,
 		Events: o.events, Node: o.node.Reference, Log: s.Log,
 	})
+}
+
+// privateFolders are all names of the node agent's folder, for pods that are no helpers.
+func (o *resourceOptions) privateFolders(p *v1.Pod) []string {
+	if o.privateFolder(p) == "" {
+		return nil
+	}
+	return o.helpers.Folders
 }

@@ -156,6 +156,7 @@ var readGates = map[string]bool{
 	"GRPCContainerProbeTLS":    true,
 	"EmptyDirVolumeMode":       true,
 	"PodCertificateRequest":    true,
+	"ResourceHealthStatus":     true,
 	"PodsAPI":                  true,
 	"SELinuxMount":             true,
 

@@ -21,7 +21,7 @@ type DNS interface {
 	PodDNS(p *v1.Pod) (*runtimeapi.DNSConfig, error)
 }
 
-// Builder makes configs and the folders and files that they name. All fields are needed.
+// Builder makes configs and the folders and files that they name. All fields but Private are needed.
 // Its methods may be called by several goroutines, for one pod by one at a time.
 type Builder struct {
 	Node     Node
@@ -29,6 +29,16 @@ type Builder struct {
 	Objects  Objects
 	Services Services
 	SubPaths SubPaths
+	// Private returns the names of the node agent's own folder for a pod that may not have anything of it. Nil: there is
+	// none.
+	Private func(p *v1.Pod) []string
+}
+
+func (b *Builder) privateFolders(p *v1.Pod) []string {
+	if b.Private == nil {
+		return nil
+	}
+	return b.Private(p)
 }
 
 // Prepare makes the folders of a pod: its data and its logs.
@@ -72,6 +82,12 @@ func (b *Builder) Container(ctx context.Context, p *v1.Pod, c *v1.Container,
 	if err != nil {
 		return nil, err
 	}
+	if err := checkGranted(in.Granted, b.privateFolders(p)); err != nil {
+		return nil, err
+	}
+	if err := e.grant(in.Granted.GetEnv()); err != nil {
+		return nil, err
+	}
 	mounts, err := b.volumeMounts(ctx, p, c, &in, e)
 	if err != nil {
 		return nil, err
@@ -80,6 +96,7 @@ func (b *Builder) Container(ctx context.Context, p *v1.Pod, c *v1.Container,
 	if err != nil {
 		return nil, err
 	}
+	addGranted(config, in.Granted)
 	// Files come last, so that a container that cannot be leaves none behind.
 	logs := filepath.Join(PodLogDir("", p.Namespace, p.Name, p.UID), c.Name)
 	if err := podlogs.MakeFolder(b.Node.PodLogsDir, logs, b.Node.LogsGroup); err != nil {

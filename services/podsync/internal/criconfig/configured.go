@@ -24,6 +24,8 @@ type Options struct {
 	Objects           Objects
 	Services          Services
 	SubPaths          SubPaths
+	// Private returns the names of the node agent's own folder for a pod that may not have anything of it.
+	Private func(p *v1.Pod) []string
 	// Events about resolvers are of pods and of the Node.
 	Events record.EventRecorder
 	Node   *v1.ObjectReference
@@ -55,5 +57,6 @@ func New(o Options) (*Builder, error) {
 		o.Log.Warn("swap is on, and cgroups cannot keep containers from using it: the kernel has no controller of swap")
 	}
 	host.Allocatable, host.HostIPs, host.RecursiveReadOnly = o.Allocatable, o.HostIPs, o.RecursiveReadOnly
-	return &Builder{Node: host, DNS: resolver, Objects: o.Objects, Services: o.Services, SubPaths: o.SubPaths}, nil
+	return &Builder{Node: host, DNS: resolver, Objects: o.Objects, Services: o.Services, SubPaths: o.SubPaths,
+		Private: o.Private}, nil
 }

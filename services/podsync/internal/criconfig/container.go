@@ -5,6 +5,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	resourcesv1 "github.com/microlet/microlet/proto/microlet/resources/v1"
 	"github.com/microlet/microlet/services/podsync/internal/volumes"
 )
 
@@ -24,6 +25,8 @@ type ContainerInput struct {
 	Volumes map[string]volumes.Mounted
 	// ImageVolumes are the images of image volumes, by the volume's name in the pod.
 	ImageVolumes map[string]*runtimeapi.ImageSpec
+	// Granted is what the container was granted of devices; nil for nothing.
+	Granted *resourcesv1.ContainerResources
 	// UserNamespace is that of the pod's sandbox, if the pod has hostUsers: false; nil for others.
 	UserNamespace *runtimeapi.UserNamespace
 }

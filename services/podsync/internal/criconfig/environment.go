@@ -53,6 +53,22 @@ func (e *environment) set(name, value string) error {
 	return e.strings.Add(entry(name, value))
 }
 
+// grant adds the variables that device plugins set, before those of the container, which replace them.
+func (e *environment) grant(variables map[string]string) error {
+	own := e.names
+	e.names = nil
+	for _, name := range slices.Sorted(maps.Keys(variables)) {
+		if _, ok := e.values[name]; ok {
+			continue
+		}
+		if err := e.set(name, variables[name]); err != nil {
+			return fmt.Errorf("variable %s of a device plugin: %w", name, err)
+		}
+	}
+	e.names = append(e.names, own...)
+	return nil
+}
+
 // entry is how long a variable is in the environment, as NAME=VALUE.
 func entry(name, value string) int { return len(name) + len("=") + len(value) }
 

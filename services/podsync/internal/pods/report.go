@@ -265,6 +265,11 @@ func (r *reporter) status(p *v1.Pod, state *pod.State) v1.PodStatus {
 	if has, known := r.deps.Allocation.Actuated(r.uid); known {
 		in.Actuated = &has
 	}
+	if r.deps.WithoutDeviceHealth {
+		in.Devices = map[string][]v1.ResourceStatus{}
+	} else if devices, known := r.deps.Grants.Statuses(r.uid); known {
+		in.Devices = devices
+	}
 	results := r.deps.probeResults(p)
 	in.Readiness, in.Startup = results.Readiness, results.Startup
 	if e := r.inbox.currentEviction(); e != nil {

@@ -38,7 +38,7 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 	}
 	w.adopt(p, state)
 	if admitted, err := w.admit(ctx, p, state); err != nil || !admitted {
-		return 0, err
+		return w.afterFailure(p, err, time.Time{})
 	}
 	w.beginBackground(ctx, p, state)
 	// A pod that has ended is not refused: what it holds is given back.

@@ -60,6 +60,8 @@ type loop struct {
 	// inForce is what was granted to the pod and is known to be in force; nil before that was looked at.
 	inForce *pod.Resources
 	refusal refusal
+	// allocating is the question for the pod's devices.
+	allocating allocating
 	// predecessorEnded: what ran of the pod under an earlier manifest has ended.
 	predecessorEnded bool
 	// failures counts the syncs that failed one after another.
@@ -281,6 +283,7 @@ func (w *worker) step(ctx context.Context, p *v1.Pod, removed bool) (again time.
 		if w.restarts() {
 			w.deps.Admission.Forget(w.uid) // it is admitted again
 			w.deps.Allocation.Forget(w.uid)
+			w.deps.Grants.Forget(w.uid)
 			w.deps.Log.Info("pod is restarted: its source removed it and wants it again", logkey.Pod, podName(p),
 				logkey.PodUID, w.uid)
 			return 0, true, nil
@@ -326,6 +329,7 @@ func (w *worker) forget() {
 	w.deps.Reporter.Forget(w.uid)
 	w.deps.Admission.Forget(w.uid)
 	w.deps.Allocation.Forget(w.uid)
+	w.deps.Grants.Forget(w.uid)
 	w.standing.noteForgotten()
 	w.onForgotten()
 }

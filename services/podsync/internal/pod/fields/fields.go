@@ -64,11 +64,34 @@ func within(field, path string) bool {
 func Check(p *v1.Pod, gated ...string) error {
 	w := walker{gated: gated}
 	w.walk("spec", "spec", reflect.ValueOf(p.Spec))
+	w.refused = append(w.refused, claimed(p)...)
 	if len(w.refused) == 0 {
 		return nil
 	}
 	sort.Strings(w.refused)
 	return &UnsupportedError{Fields: w.refused}
+}
+
+// claimed are the extended resources of a pod that the scheduler has claimed from drivers (KEP-5004): no device plugin
+// offers them.
+func claimed(p *v1.Pod) (refused []string) {
+	if p.Status.ExtendedResourceClaimStatus == nil {
+		return nil
+	}
+	lists := map[string][]v1.Container{
+		"spec.initContainers": p.Spec.InitContainers, "spec.containers": p.Spec.Containers,
+	}
+	for _, r := range p.Status.ExtendedResourceClaimStatus.RequestMappings {
+		for list, containers := range lists {
+			for i := range containers {
+				_, has := containers[i].Resources.Limits[v1.ResourceName(r.ResourceName)]
+				if has && containers[i].Name == r.ContainerName {
+					refused = append(refused, fmt.Sprintf("%s[%d].resources.limits[%s]", list, i, r.ResourceName))
+				}
+			}
+		}
+	}
+	return refused
 }
 
 type walker struct {

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 // rule returns what of a value that is set is not supported, as the rest of its path; a nil rule supports every value.
@@ -111,23 +113,26 @@ func merge(tables ...map[string]rule) map[string]rule {
 	return all
 }
 
-// builtResources supports what a cgroup can enforce, and storage, whose limits evictor enforces. Extended resources and
-// claims need the device managers. A resource is named once: the API sets a request to its limit.
+// builtResources supports what a cgroup can enforce, storage, whose limits evictor enforces, and extended resources,
+// which device plugins offer. Claims are not supported. A resource is named once: the API sets a request to its limit.
 func builtResources(v reflect.Value) (refused []string) {
-	r, ok := v.Interface().(v1.ResourceRequirements)
-	if !ok {
-		r = *v.Interface().(*v1.ResourceRequirements) // those of the pod as a whole
+	r, ofContainer := v.Interface().(v1.ResourceRequirements)
+	if !ofContainer {
+		r = *v.Interface().(*v1.ResourceRequirements) // those of the pod as a whole, which has no devices
+	}
+	built := func(name v1.ResourceName) bool {
+		return builtResource(name) || ofContainer && podutil.IsExtended(name)
 	}
 	if len(r.Claims) > 0 {
 		refused = append(refused, ".claims")
 	}
 	for name := range r.Limits {
-		if !builtResource(name) {
+		if !built(name) {
 			refused = append(refused, fmt.Sprintf(".limits[%s]", name))
 		}
 	}
 	for name := range r.Requests {
-		if _, limited := r.Limits[name]; !limited && !builtResource(name) {
+		if _, limited := r.Limits[name]; !limited && !built(name) {
 			refused = append(refused, fmt.Sprintf(".requests[%s]", name))
 		}
 	}

@@ -68,18 +68,35 @@ func (f Folder) Socket(relative string) (fd int, st unix.Stat_t, err error) {
 	return -1, st, errors.Join(err, unix.Close(fd))
 }
 
-// Dial connects to the socket at an absolute path below the folder.
+// Dial connects to the socket at an absolute path below the folder. The connection ends when the plugin has sent 4 MiB.
 func (f Folder) Dial(ctx context.Context, path string) (net.Conn, error) {
-	relative, err := filepath.Rel(f.Path, path)
-	if err != nil {
-		return nil, err
-	}
-	fd, _, err := f.Socket(relative)
+	fd, err := f.find(path)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = unix.Close(fd) }()
 	return Connect(ctx, fd)
+}
+
+// DialForLong is Dial without a bound of what the plugin may send. It is for plugins that report for as long as they
+// live.
+func (f Folder) DialForLong(ctx context.Context, path string) (net.Conn, error) {
+	fd, err := f.find(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	return connect(ctx, fd)
+}
+
+// find opens the socket at an absolute path below the folder. The caller closes the descriptor.
+func (f Folder) find(path string) (fd int, err error) {
+	relative, err := filepath.Rel(f.Path, path)
+	if err != nil {
+		return -1, err
+	}
+	fd, _, err = f.Socket(relative)
+	return fd, err
 }
 
 // maxRead is how much a plugin may send on one connection, which is for few calls. An answer has 1 MiB at most, and so
@@ -92,11 +109,15 @@ var errTooMuch = fmt.Errorf("the plugin has sent more than %d bytes on one conne
 
 // Connect connects to the socket behind a descriptor. The connection ends when the plugin has sent 4 MiB.
 func Connect(ctx context.Context, fd int) (net.Conn, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, "unix", "/proc/self/fd/"+strconv.Itoa(fd))
+	conn, err := connect(ctx, fd)
 	if err != nil {
 		return nil, err
 	}
 	return &bounded{Conn: conn, left: maxRead}, nil
+}
+
+func connect(ctx context.Context, fd int) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, "unix", "/proc/self/fd/"+strconv.Itoa(fd))
 }
 
 // bounded is a connection of which left bytes may be read.
