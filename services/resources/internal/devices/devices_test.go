@@ -269,19 +269,16 @@ func TestAPodThatGoesMeanwhile(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				n := newNode(t)
 				f := n.register(gpu, "gpu.sock", "a")
-				f.hangs = true
+				f.hangs, f.ends = true, make(chan struct{})
 				done := make(chan string)
-				ctx, cancel := context.WithCancel(t.Context())
-				go func() { done <- n.allocateWith(ctx, podWith("p", 1), Placed{}, false) }()
+				go func() { done <- n.allocateWith(t.Context(), podWith("p", 1), Placed{}, false) }()
 				synctest.Wait()
 				time.Sleep(time.Second)
 				goes(n)
-				f.mu.Lock()
-				f.hangs = false
-				f.mu.Unlock()
-				cancel()
-				if got := <-done; !strings.HasPrefix(got, "error ") {
-					t.Error(got)
+				close(f.ends)
+				n.wants(<-done, "error the pod is gone")
+				if p := n.Pod("p"); p != nil {
+					t.Errorf("it has %v", p)
 				}
 				n.wants(n.allocate(podWith("r", 1), false), "granted app gpu:a")
 			})
@@ -350,6 +347,17 @@ func TestCapacityStaysForAWhile(t *testing.T) {
 		n.register(gpu, "gpu.sock", "a")
 		n.has("example.com/gpu 1/1")
 		n.wants(n.changes(), "true [p]")
+		for range 3 {
+			f.dies()
+			n.has("example.com/gpu 0/1")
+			time.Sleep(time.Minute)
+			n.register(gpu, "gpu.sock", "a")
+			time.Sleep(10 * time.Minute)
+			n.has("example.com/gpu 1/1")
+		}
+		if _, c, err := checkpoint.Open(n.folder); err != nil || len(c.Registered) != 1 || len(c.Plugins) != 1 {
+			t.Errorf("the file has %+v, %v", c, err)
+		}
 	})
 }
 
@@ -410,15 +418,28 @@ func TestARestartDialsFirst(t *testing.T) {
 		n.wants(n.allocate(podWith("p", 1), false), "granted app gpu:a")
 		time.Sleep(time.Minute)
 		n.end()
+		n.changes()
 		f := n.plugin("gpu.sock")
 		f.mu.Lock()
 		f.list = nil
 		f.mu.Unlock()
 		n.counts = nil
+		f.dials = make(chan struct{})
 		n.start()
 		n.has("nothing")
 		n.register(gpu, "gpu.sock") // it also does so by itself
 		n.has("nothing")
+		own := f.conns[len(f.conns)-1]
+		close(f.dials)
+		synctest.Wait()
+		select {
+		case <-own.closed:
+			t.Error("the connection that the plugin has asked for was replaced")
+		default:
+		}
+		if got := n.changes(); strings.HasPrefix(got, "true") {
+			t.Errorf("before it is known what the node has, that has changed: %s", got)
+		}
 		f.reports("a", "b")
 		n.has("example.com/gpu 2/2, example.com/nic 0/0")
 		n.wants(strings.Join(n.counts, "; "), "example.com/gpu 2/2, example.com/nic 0/0")

@@ -38,7 +38,10 @@ type fake struct {
 	// hangs: no call is answered but within its deadline. Refuses is what Allocate and Prepare answer.
 	hangs   bool
 	refuses error
-	prefer  func(available, mustInclude []string, size int) []string
+	// ends is closed when the hanging calls are answered, and dials when the dials are that wait for it; nil: never, and
+	// none waits.
+	ends, dials chan struct{}
+	prefer      func(available, mustInclude []string, size int) []string
 
 	mu    sync.Mutex
 	calls []string
@@ -55,7 +58,10 @@ type fakeConn struct {
 	close  func()
 }
 
-func (f *fake) dial(context.Context, string, bool) (plugin.Plugin, error) {
+func (f *fake) dial(_ context.Context, _ string, once bool) (plugin.Plugin, error) {
+	if once && f.dials != nil {
+		<-f.dials
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.down {
@@ -108,7 +114,7 @@ func (f *fake) called() []string {
 func (c *fakeConn) call(ctx context.Context, what string) error {
 	c.mu.Lock()
 	c.calls = append(c.calls, what)
-	hangs, refuses := c.hangs, c.refuses
+	hangs, refuses, ends := c.hangs, c.refuses, c.ends
 	c.mu.Unlock()
 	if !hangs {
 		return refuses
@@ -118,6 +124,8 @@ func (c *fakeConn) call(ctx context.Context, what string) error {
 	select {
 	case <-ctx.Done():
 		return status.FromContextError(ctx.Err()).Err()
+	case <-ends:
+		return refuses
 	case <-c.closed:
 		return status.Error(codes.Unavailable, "the connection ended")
 	}
