@@ -11,7 +11,6 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/allocation"
 	"github.com/microlet/microlet/services/podsync/internal/api"
 	"github.com/microlet/microlet/services/podsync/internal/cleanup"
-	"github.com/microlet/microlet/services/podsync/internal/cri/relist"
 	"github.com/microlet/microlet/services/podsync/internal/eviction"
 	"github.com/microlet/microlet/services/podsync/internal/pods"
 	"github.com/microlet/microlet/services/podsync/internal/shutdown"
@@ -34,12 +33,13 @@ type podWork struct {
 }
 
 func newPodWork(ctx context.Context, s *service.Service, cfg *Config, env *environment) (*podWork, error) {
-	k, p := cfg.Kubelet, &podWork{}
+	k, p, has := cfg.Kubelet, &podWork{}, env.node.Capacity
 	var err error
 	p.reports, err = status.New(status.Options{
 		NodeName: env.name, Kubelet: k, Client: env.client, Bus: s.Bus, Workers: env.workers,
-		Gateway: env.runtime.Containers, Capacity: env.node.Capacity, Events: env.events, Tracer: s.Tracer,
-		Log: s.Log, Metrics: s.Metrics,
+		Gateway: env.runtime.Containers,
+		Machine: status.Machine{Capacity: has.Total, Allocatable: has.Allocatable, SystemUUID: has.SystemUUID},
+		Events:  env.events, Tracer: s.Tracer, Log: s.Log, Metrics: s.Metrics,
 	})
 	if err != nil {
 		return nil, err
@@ -75,7 +75,7 @@ func newPodWork(ctx context.Context, s *service.Service, cfg *Config, env *envir
 func (p *podWork) admit(s *service.Service, cfg *Config, env *environment, helpers admission.Helpers) (err error) {
 	o := admission.Options{
 		Kubelet: cfg.Kubelet, Helpers: helpers, HelperRecords: cfg.Service.HelpersDir(), Nodes: env.node.Object,
-		Pressure: pressure.Watch(s.Bus).Under, Runtime: env.runtime, Evictor: eviction.NewPreemptor(env.workers, env.events),
+		Extended: env.grants.Extended, Pressure: pressure.Watch(s.Bus).Under, Runtime: env.runtime, Evictor: eviction.NewPreemptor(env.workers, env.events),
 		Swaps: p.resources.config.Swaps, Log: s.Log, Metrics: s.Metrics,
 	}
 	p.shutdown = shutdown.New(shutdown.Options{
@@ -108,7 +108,7 @@ func (p *podWork) dispatch(s *service.Service, cfg *Config, env *environment) {
 		Resources: p.resources.Resources,
 		Admissions: pods.Admissions{
 			Admission: p.admission, ContainerAdmission: p.admission.Containers, Allocation: p.allocation,
-			Update: p.admission.Update, Ends: p.admission.Ends,
+			Grants: env.grants, Update: p.admission.Update, Ends: p.admission.Ends,
 		},
 		Reporting: pods.Reporting{
 			Statuses: p.reports.Statuses, Reporter: p.reports.Pods(), Events: env.events, Probes: p.reports.Probing,
@@ -128,14 +128,11 @@ func (p *podWork) start(ctx context.Context, s *service.Service, env *environmen
 	p.housekeeping.Start(s)
 	p.resources.start(s)
 	s.Go("helper pods", func(ctx context.Context) error { return p.admission.Sweep(ctx, env.workers) })
+	p.answer(s, env)
 }
 
-// startWakers has the workers woken from outside: by pleg, by a relist while pleg does not watch the runtime, and by
-// callers of the API.
-func startWakers(ctx context.Context, s *service.Service, env *environment, p *podWork) error {
-	if err := relist.Start(ctx, s, env.runtime, env.workers); err != nil {
-		return err
-	}
+// answer has s answer the callers of podsync's API.
+func (p *podWork) answer(s *service.Service, env *environment) {
 	api.Register(s, api.Deps{
 		Workers: env.workers, Pods: p.sources.Local, Mirrors: p.reports.Mirrors,
 		Evictor: eviction.New(env.workers, env.events, s.Log, s.Metrics), Dead: p.housekeeping,
@@ -146,13 +143,13 @@ func startWakers(ctx context.Context, s *service.Service, env *environment, p *p
 			Allocation: p.allocation,
 		},
 	})
-	return nil
 }
 
 // limits are the workers' settings.
 func limits(k *kubeletconfig.Config) pods.Limits {
 	l := pods.Limits{Resync: k.Kubelet.SyncFrequency.Duration, KeepDead: int(k.Node.MaxDeadContainersPerContainer),
 		Gated:               pods.GatedFields(k.FeatureEnabled),
+		WithoutDeviceHealth: !k.FeatureEnabled("ResourceHealthStatus"),
 		WithoutPodResources: !k.FeatureEnabled("InPlacePodLevelResourcesVerticalScaling")}
 	if most := k.Kubelet.CrashLoopBackOff.MaxContainerRestartPeriod; most != nil {
 		l.MaxBackoff = most.Duration

@@ -156,6 +156,8 @@ var readGates = map[string]bool{
 	"GRPCContainerProbeTLS":    true,
 	"EmptyDirVolumeMode":       true,
 	"PodCertificateRequest":    true,
+	"ResourceHealthStatus":     true,
+	"PodsAPI":                  true,
 	"SELinuxMount":             true,
 
 	"KubeletServiceAccountTokenForCredentialProviders": true,

@@ -27,7 +27,8 @@ type Admission_State int32
 
 const (
 	Admission_STATE_UNSPECIFIED Admission_State = 0
-	// Not decided yet: the pod's source or the Node is not known yet, or a preempted pod has not ended.
+	// Not decided yet: the pod's source or the Node is not known yet, a preempted pod has not ended, or a device is not
+	// granted yet.
 	Admission_STATE_PENDING  Admission_State = 1
 	Admission_STATE_ADMITTED Admission_State = 2
 	Admission_STATE_REJECTED Admission_State = 3
@@ -948,6 +949,7 @@ type Admission struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	State Admission_State        `protobuf:"varint,1,opt,name=state,proto3,enum=microlet.podsync.v1.Admission_State" json:"state,omitempty"`
 	// Reason and message of a rejection, as in the pod's status.
+	// While the admission is pending, what the pod waits for, if it is known.
 	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields

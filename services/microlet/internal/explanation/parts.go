@@ -29,6 +29,8 @@ func (p *subject) admission() *Node {
 	case a.GetState() == podsyncv1.Admission_STATE_ADMITTED:
 	case p.e.GetPhase() == "held":
 		n.State = Waiting
+	case a.GetMessage() != "":
+		n.State, n.Reason, n.Message, n.Remedy = Waiting, a.GetReason(), a.GetMessage(), remedy(a.GetReason())
 	default:
 		n.State, n.Reason = Waiting, "NotAdmittedYet"
 		n.Message = "podsync has not decided yet: it waits for the pod's source, for the Node, or for a pod that is preempted"

@@ -14,6 +14,8 @@ var remedies = map[string]string{
 	"NodePorts":                  "another pod of the node has the host port: change hostPort, or move one of them",
 	"NodeName":                   "spec.nodeName names another node",
 	"TaintToleration":            "add a toleration, or remove the taint from the Node",
+	"ResourcesNotReady":          "see whether the device plugin runs, and the state of the service resources in microlet status",
+	"UnexpectedAdmissionError":   "delete the pod when what the message names is there; its controller creates another",
 	"SysctlForbidden":            "remove the sysctl from the pod, or allow it with allowedUnsafeSysctls",
 	"AppArmor":                   "remove the AppArmor profile, or run the pod on a node that has AppArmor",
 	"PodOSNotSupported":          "the pod is for another operating system: remove spec.os, or run it elsewhere",
@@ -49,7 +51,8 @@ func FieldRemedy(field string) string {
 	case strings.HasSuffix(field, ".resources.claims"), strings.HasPrefix(field, "spec.resourceClaims"):
 		return "dynamic resource allocation is not built: run the pod on a node with another agent"
 	case strings.Contains(field, ".resources.limits["), strings.Contains(field, ".resources.requests["):
-		return "device plugins are not built: run the pod on a node with another agent, or remove the resource"
+		return "no device plugin offers it, or the scheduler has claimed it from a driver: run the pod on another node, or " +
+			"remove the resource"
 	}
 	return "remove it from the pod, or run the pod on another node"
 }

@@ -17,6 +17,7 @@ import (
 
 	imagegcv1 "github.com/microlet/microlet/proto/microlet/imagegc/v1"
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	resourcesv1 "github.com/microlet/microlet/proto/microlet/resources/v1"
 	"github.com/microlet/microlet/services/internal/kubeversion"
 	"github.com/microlet/microlet/services/internal/nodeinfo"
 	"github.com/microlet/microlet/services/internal/pressure"
@@ -303,7 +304,7 @@ func TestReconcile(t *testing.T) {
 	initial, _, _ := s.Update(s.Initial(), o, now)
 
 	same := initial.DeepCopy()
-	if Reconcile(same, initial) {
+	if Reconcile(same, initial, false) {
 		t.Errorf("the same node was changed:\n%s", cmp.Diff(initial, same))
 	}
 
@@ -313,7 +314,7 @@ func TestReconcile(t *testing.T) {
 	old.Status.NodeInfo.BootID = "earlier"
 	old.Status.Capacity = resources("cpu", "1", "example.com/gpu", "2", "hugepages-1Gi", "1Gi")
 	old.Status.Allocatable = resources("cpu", "1", "example.com/gpu", "2", "hugepages-1Gi", "1Gi")
-	if !Reconcile(old, initial) {
+	if !Reconcile(old, initial, false) {
 		t.Fatal("nothing changed")
 	}
 	if old.Labels["own"] != "old" || old.Labels[v1.LabelHostname] != "n" || old.Labels[labelOSBeta] != "linux" ||
@@ -331,8 +332,44 @@ func TestReconcile(t *testing.T) {
 	if _, has := old.Status.Capacity["hugepages-1Gi"]; has {
 		t.Error("huge pages of a size that the kernel lost are still there")
 	}
-	if Reconcile(old, func() *v1.Node { n := initial.DeepCopy(); n.Status.NodeInfo.BootID = "earlier"; return n }()) {
+	if Reconcile(old, func() *v1.Node { n := initial.DeepCopy(); n.Status.NodeInfo.BootID = "earlier"; return n }(), false) {
 		t.Error("reconciling twice changed something")
+	}
+}
+
+// What resources reports shows, also after a reboot, and an operator's resource stays then.
+func TestExtendedResources(t *testing.T) {
+	s := Settings{Name: "n", Hostname: "n"}
+	o := observed()
+	o.Extended = &resourcesv1.NodeResources{Resources: []*resourcesv1.NodeResources_Resource{
+		{Name: "cpu", Capacity: 1000, Allocatable: 1000},
+		{Name: "example.com/away"},
+		{Name: "example.com/gpu", Capacity: 4, Allocatable: 3},
+		{Name: "example.com/liar", Capacity: -1, Allocatable: 2},
+	}}
+	existing, _, _ := s.Update(s.Initial(), observed(), now)
+	for name, amount := range map[v1.ResourceName]string{"example.com/away": "2", "example.com/opaque": "5"} {
+		existing.Status.Capacity[name], existing.Status.Allocatable[name] = resource.MustParse(amount), resource.MustParse(amount)
+	}
+	existing.Status.NodeInfo.BootID = "earlier"
+	initial, _, _ := s.Update(s.Initial(), o, now)
+	Reconcile(existing, initial, true)
+	n, _, _ := s.Update(existing, o, now)
+	for name, want := range map[v1.ResourceName][2]int64{
+		"example.com/away": {0, 0}, "example.com/gpu": {4, 3}, "example.com/liar": {0, 0}, "example.com/opaque": {5, 5},
+	} {
+		c, a := n.Status.Capacity[name], n.Status.Allocatable[name]
+		if c.Value() != want[0] || a.Value() != want[1] {
+			t.Errorf("%s is %s of %s, want %v", name, a.String(), c.String(), want)
+		}
+	}
+	if n.Status.Capacity.Cpu().Value() == 1000 {
+		t.Error("a device plugin set the number of CPUs")
+	}
+	o.Extended = nil
+	n, _, _ = s.Update(n, o, now)
+	if c := n.Status.Capacity["example.com/gpu"]; c.Value() != 4 {
+		t.Errorf("without a report, the Node has %s", c.String())
 	}
 }
 

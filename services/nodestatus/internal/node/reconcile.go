@@ -5,6 +5,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 // reconciledLabels are those that a node's agent brings up to date on a Node that exists already.
@@ -19,12 +21,15 @@ var reconciledLabels = []string{
 }
 
 // Reconcile brings a Node that exists already in line with the one that would have been registered,
-// and reports whether that changed anything. Extended resources are zeroed after a reboot of the machine, until their
-// device plugins are back; huge pages follow the kernel.
-func Reconcile(existing, initial *v1.Node) bool {
+// and reports whether that changed anything. Huge pages follow the kernel.
+//
+// Extended resources are zeroed after a reboot of the machine. devices says that resources has reported: then those of
+// device plugins show what it reports, and what is left is an operator's and stays, as with a kubelet that has a
+// checkpoint of devices.
+func Reconcile(existing, initial *v1.Node, devices bool) bool {
 	changed := reconcileAttachDetach(existing, initial)
 	changed = reconcileLabels(existing, initial) || changed
-	return reconcileResources(existing, initial) || changed
+	return reconcileResources(existing, initial, devices) || changed
 }
 
 func reconcileAttachDetach(existing, initial *v1.Node) bool {
@@ -64,7 +69,7 @@ func reconcileLabels(existing, initial *v1.Node) bool {
 	return changed
 }
 
-func reconcileResources(existing, initial *v1.Node) bool {
+func reconcileResources(existing, initial *v1.Node, devices bool) bool {
 	changed := false
 	have, want := &existing.Status, &initial.Status
 	if have.Capacity == nil {
@@ -79,7 +84,7 @@ func reconcileResources(existing, initial *v1.Node) bool {
 	for name, q := range have.Capacity {
 		allocatable := have.Allocatable[name]
 		switch {
-		case isExtended(name) && booted && !(q.IsZero() && allocatable.IsZero()):
+		case podutil.IsExtended(name) && booted && !devices && !(q.IsZero() && allocatable.IsZero()):
 			have.Capacity[name] = *resource.NewQuantity(0, resource.DecimalSI)
 			setQuantity(&have.Allocatable, name, *resource.NewQuantity(0, resource.DecimalSI))
 			changed = true
@@ -117,11 +122,4 @@ func setQuantity(list *v1.ResourceList, name v1.ResourceName, q resource.Quantit
 
 func isHugePages(name v1.ResourceName) bool {
 	return strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix)
-}
-
-// isExtended distinguishes the resources of device plugins and cluster operators from those of Kubernetes.
-func isExtended(name v1.ResourceName) bool {
-	s := string(name)
-	return strings.Contains(s, "/") && !strings.Contains(s, v1.ResourceDefaultNamespacePrefix) &&
-		!strings.HasPrefix(s, v1.DefaultResourceRequestsPrefix)
 }

@@ -9,10 +9,13 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	imagegcv1 "github.com/microlet/microlet/proto/microlet/imagegc/v1"
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	resourcesv1 "github.com/microlet/microlet/proto/microlet/resources/v1"
 	"github.com/microlet/microlet/services/internal/nodeinfo"
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/internal/pressure"
 )
 
@@ -29,6 +32,8 @@ type Observed struct {
 	Volumes *podsyncv1.Volumes
 	// Images are those that imagegc lists.
 	Images *imagegcv1.Images
+	// Extended are the extended resources that resources reports.
+	Extended *resourcesv1.NodeResources
 	// CSI is what podsync reports of CSI drivers.
 	CSI *podsyncv1.CSIDrivers
 	// Problems are why the node is not ready, in the kubelet's words; none when it is.
@@ -114,8 +119,8 @@ func (s Settings) setAddresses(n *v1.Node, o Observed) {
 	}
 }
 
-// setResources takes over what is known, and leaves other resources, such as a device plugin's or an
-// operator's, as they are.
+// setResources takes over what is known, and leaves other resources, such as an operator's, as they are. Those of device
+// plugins stay as well while resources reports nothing.
 func setResources(n *v1.Node, o Observed) {
 	for name, q := range o.Capacity {
 		setQuantity(&n.Status.Capacity, name, q.DeepCopy())
@@ -124,14 +129,29 @@ func setResources(n *v1.Node, o Observed) {
 		setQuantity(&n.Status.Allocatable, name, q.DeepCopy())
 	}
 	for name := range n.Status.Allocatable {
-		if _, has := n.Status.Capacity[name]; !has && isExtended(name) {
+		if _, has := n.Status.Capacity[name]; !has && podutil.IsExtended(name) {
 			delete(n.Status.Allocatable, name)
 		}
 	}
 	for name, q := range n.Status.Capacity {
-		if _, own := o.Capacity[name]; !own && isExtended(name) {
+		if _, own := o.Capacity[name]; !own && podutil.IsExtended(name) {
 			setQuantity(&n.Status.Allocatable, name, q.DeepCopy())
 		}
+	}
+	setExtended(n, o.Extended)
+}
+
+// setExtended takes over the resources of device plugins. What has another resource's name is not theirs.
+func setExtended(n *v1.Node, m *resourcesv1.NodeResources) {
+	for _, r := range m.GetResources() {
+		name := v1.ResourceName(r.GetName())
+		if !podutil.IsExtended(name) {
+			continue
+		}
+		capacity := max(r.GetCapacity(), 0)
+		allocatable := min(max(r.GetAllocatable(), 0), capacity)
+		setQuantity(&n.Status.Capacity, name, *resource.NewQuantity(capacity, resource.DecimalSI))
+		setQuantity(&n.Status.Allocatable, name, *resource.NewQuantity(allocatable, resource.DecimalSI))
 	}
 }
 

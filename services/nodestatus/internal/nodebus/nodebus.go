@@ -1,13 +1,14 @@
 // Package nodebus is nodestatus's part of the bus: the entries that it reads and those that it writes.
 //
-// It reads podsync's heartbeat, runtime, capacity, volumes in use and CSI drivers, pleg's relist and evictor's
-// pressure. It writes the node's addresses, and what the API server has accepted of the Node.
+// It reads podsync's heartbeat, runtime, capacity, volumes in use and CSI drivers, pleg's relist, evictor's pressure,
+// imagegc's images and the extended resources of resources. It writes the node's addresses, and what the API server has accepted of the Node.
 package nodebus
 
 import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -16,6 +17,7 @@ import (
 	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
 	plegv1 "github.com/microlet/microlet/proto/microlet/pleg/v1"
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	resourcesv1 "github.com/microlet/microlet/proto/microlet/resources/v1"
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/bus"
@@ -34,6 +36,7 @@ type Entries struct {
 	capacity   *bus.View[*podsyncv1.Capacity]
 	volumes    *bus.View[*podsyncv1.Volumes]
 	csi        *bus.View[*podsyncv1.CSIDrivers]
+	extended   *bus.View[*resourcesv1.NodeResources]
 	images     *bus.View[*imagegcv1.Images]
 	pressure   *pressure.Reader
 	writer     *bus.Writer
@@ -49,7 +52,7 @@ type heartbeats interface {
 }
 
 // Watch watches the entries that nodestatus reads. due is called when the Node is to show at once what podsync has put
-// about volumes. It must not block.
+// about volumes, and resources about devices. It must not block.
 func Watch(s *service.Service, due func(key string)) *Entries {
 	return &Entries{
 		nodeName:   s.Config.NodeName,
@@ -60,9 +63,43 @@ func Watch(s *service.Service, due func(key string)) *Entries {
 		capacity:   bus.Watch[podsyncv1.Capacity](s.Bus, subject.Node, subject.NodeCapacity, nil),
 		volumes:    bus.Watch[podsyncv1.Volumes](s.Bus, subject.Node, subject.NodeVolumes, due),
 		csi:        bus.Watch[podsyncv1.CSIDrivers](s.Bus, subject.Node, subject.NodeCSI, due),
+		extended:   bus.Watch[resourcesv1.NodeResources](s.Bus, subject.Node, subject.NodeResources, seldom(due)),
 		images:     bus.Watch[imagegcv1.Images](s.Bus, subject.Node, subject.NodeImages, nil),
 		pressure:   pressure.Watch(s.Bus),
 		writer:     s.Bus.Own(subject.Node),
+	}
+}
+
+// extendedPeriod is how often a change of extended resources has the Node updated at once: devices may change their
+// health at any rate.
+const extendedPeriod = time.Second
+
+// seldom calls due for a key that changes, and at most once in extendedPeriod.
+func seldom(due func(key string)) func(key string) {
+	if due == nil {
+		return nil
+	}
+	var mu sync.Mutex
+	var last time.Time
+	var later bool
+	return func(key string) {
+		mu.Lock()
+		defer mu.Unlock()
+		wait := extendedPeriod - time.Since(last)
+		switch {
+		case later: // it comes
+		case wait <= 0:
+			last = time.Now()
+			due(key)
+		default:
+			later = true
+			time.AfterFunc(wait, func() {
+				mu.Lock()
+				later, last = false, time.Now()
+				mu.Unlock()
+				due(key)
+			})
+		}
 	}
 }
 
@@ -104,6 +141,12 @@ func (e *Entries) Volumes() *podsyncv1.Volumes {
 // CSI returns what podsync says of the node's CSI drivers, nil while it has not.
 func (e *Entries) CSI() *podsyncv1.CSIDrivers {
 	m, _ := e.csi.Get(subject.NodeCSI)
+	return m
+}
+
+// Extended returns the extended resources that resources reports, nil while it has not.
+func (e *Entries) Extended() *resourcesv1.NodeResources {
+	m, _ := e.extended.Get(subject.NodeResources)
 	return m
 }
 

@@ -2,6 +2,7 @@ package nodebus
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -65,4 +66,20 @@ func TestAListIsAcceptedIfTheNodeHasIt(t *testing.T) {
 	if m := reported(n, &podsyncv1.Volumes{Instance: "i", Generation: 1}); m.GetVolumesGeneration() != 1 {
 		t.Errorf("an empty list is not: %v", m)
 	}
+}
+
+// Devices that change their health at any rate have the Node updated once a second.
+func TestChangesOfDevices(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := 0
+		changed := seldom(func(string) { calls++ })
+		for range 100 {
+			changed("resources")
+			time.Sleep(50 * time.Millisecond)
+		}
+		time.Sleep(extendedPeriod)
+		if calls < 5 || calls > 7 {
+			t.Errorf("%d calls in 5 s", calls)
+		}
+	})
 }

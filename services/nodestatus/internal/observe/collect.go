@@ -13,6 +13,7 @@ import (
 
 	imagegcv1 "github.com/microlet/microlet/proto/microlet/imagegc/v1"
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	resourcesv1 "github.com/microlet/microlet/proto/microlet/resources/v1"
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/nodeinfo"
 	"github.com/microlet/microlet/services/internal/pressure"
@@ -41,6 +42,8 @@ type Collector struct {
 	Volumes func() *podsyncv1.Volumes
 	// Images returns what imagegc lists, nil while it has not.
 	Images func() *imagegcv1.Images
+	// Extended returns the extended resources that resources reports, nil while it has not.
+	Extended func() *resourcesv1.NodeResources
 	// CSI returns what podsync reports of CSI drivers, nil when it does not.
 	CSI func() *podsyncv1.CSIDrivers
 	// Pressure returns what evictor reports, nil when it does not.
@@ -68,7 +71,8 @@ func (c *Collector) Observe(ctx context.Context, fresh bool) node.Observed {
 	}
 	o := node.Observed{
 		Addresses: slices.Clone(c.addresses), Machine: c.machine, Runtime: c.Runtime(),
-		Images: c.Images(), Volumes: c.Volumes(), CSI: c.CSI(), Pressure: c.Pressure(), Problems: c.problems(),
+		Images: c.Images(), Volumes: c.Volumes(), CSI: c.CSI(), Extended: c.Extended(),
+		Pressure: c.Pressure(), Problems: c.problems(),
 		Warning: c.Ready.Warning(),
 	}
 	capacity := c.Capacity()

@@ -18,6 +18,7 @@ import (
 	imagegcv1 "github.com/microlet/microlet/proto/microlet/imagegc/v1"
 	plegv1 "github.com/microlet/microlet/proto/microlet/pleg/v1"
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	resourcesv1 "github.com/microlet/microlet/proto/microlet/resources/v1"
 	"github.com/microlet/microlet/services/internal/nodeinfo"
 	"github.com/microlet/microlet/services/internal/pressure"
 	"github.com/microlet/microlet/services/nodestatus/internal/node"
@@ -432,6 +433,7 @@ func TestASlowNameServerChangesNoAddress(t *testing.T) {
 				Limits: nodeinfo.Options{RootDir: "/", MaxPods: 7}, Volumes: func() *podsyncv1.Volumes { return nil },
 				Capacity: func() *podsyncv1.Capacity { return nil }, Runtime: func() *podsyncv1.Runtime { return good },
 				Images: func() *imagegcv1.Images { return nil }, CSI: func() *podsyncv1.CSIDrivers { return nil },
+				Extended: func() *resourcesv1.NodeResources { return nil },
 				Pressure: func() []pressure.State { return nil }, Ready: NewReady(p), Found: func([]v1.NodeAddress) {},
 				Log: slog.New(slog.DiscardHandler),
 			}
@@ -454,6 +456,7 @@ func TestCollectorPrefersPodsyncAndHoldsWhatItFound(t *testing.T) {
 		Limits:   nodeinfo.Options{RootDir: "/", MaxPods: 7, LocalStorageCapacityIsolation: true},
 		Capacity: func() *podsyncv1.Capacity { return reported }, Runtime: func() *podsyncv1.Runtime { return good },
 		Images: func() *imagegcv1.Images { return nil }, CSI: func() *podsyncv1.CSIDrivers { return nil },
+		Extended: func() *resourcesv1.NodeResources { return nil },
 		Pressure: func() []pressure.State { return []pressure.State{{Type: v1.NodePIDPressure}} },
 		Ready:    NewReady(NewPodsync(func() *busv1.Heartbeat { return nil }, &fakePodsync{})),
 		Found:    func([]v1.NodeAddress) {}, Log: slog.New(slog.DiscardHandler),

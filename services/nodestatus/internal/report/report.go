@@ -143,7 +143,8 @@ func (r *Reporter) register(ctx context.Context) error {
 	} else if !apierrors.IsNotFound(err) {
 		return fmt.Errorf("get node: %w", err)
 	}
-	initial, _, _ := r.o.Settings.Update(r.o.Settings.Initial(), r.o.Observe(ctx, true), time.Now())
+	observed := r.o.Observe(ctx, true)
+	initial, _, _ := r.o.Settings.Update(r.o.Settings.Initial(), observed, time.Now())
 	if existing == nil || err != nil {
 		created, err := r.o.Nodes.Create(ctx, initial)
 		if err != nil {
@@ -155,7 +156,7 @@ func (r *Reporter) register(ctx context.Context) error {
 		return nil
 	}
 	updated := existing.DeepCopy()
-	if node.Reconcile(updated, initial) {
+	if node.Reconcile(updated, initial, observed.Extended != nil) {
 		if updated, err = r.o.Nodes.PatchStatus(ctx, existing, updated); err != nil {
 			return fmt.Errorf("reconcile node: %w", err)
 		}

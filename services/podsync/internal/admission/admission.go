@@ -36,6 +36,8 @@ type Options struct {
 	Helpers       Helpers
 	HelperRecords string
 	Nodes         Nodes
+	// Extended are the extended resources that the service resources hands out, and what pods may have of them.
+	Extended func() (allocatable v1.ResourceList, known bool)
 	// Pressure returns the conditions of the node's pressure.
 	Pressure func() []v1.NodeConditionType
 	Runtime  Runtime
@@ -86,7 +88,7 @@ func New(o Options) (*Admission, error) {
 	}}, handlers...)
 	handlers = append(handlers, o.Helpers, ContainerNumber{})
 	admitter := NewAdmitter(AdmitterOptions{
-		Handlers: handlers, Resizes: resizes, Nodes: o.Nodes, Evictor: o.Evictor, Running: o.Runtime.Running,
+		Handlers: handlers, Resizes: resizes, Nodes: o.Nodes, Extended: o.Extended, Evictor: o.Evictor, Running: o.Runtime.Running,
 		Metrics: o.Metrics, Log: o.Log,
 	})
 	return &Admission{

@@ -40,7 +40,10 @@ type AdmitterOptions struct {
 	// Handlers judge pods that ask for admission, and Resizes those that ask for other resources.
 	Handlers, Resizes []Handler
 	Nodes             Nodes
-	Evictor           Evictor
+	// Extended are the extended resources that the service resources hands out, and what pods may have of them. Nil: it
+	// hands out none.
+	Extended func() (allocatable v1.ResourceList, known bool)
+	Evictor  Evictor
 	// Running returns the pods of which something runs.
 	Running func(ctx context.Context) (map[types.UID]bool, error)
 	Metrics prometheus.Registerer
@@ -361,7 +364,10 @@ func (a *Admitter) Judge(ctx context.Context, p *v1.Pod) Result {
 			others = append(others, e)
 		}
 	}
-	return ask(ctx, a.o.Handlers, a.attributes(p, others))
+	attributes := a.attributes(p, others)
+	attributes.Node = attributes.devices.with(attributes.Node)
+	attributes.devices = devices{known: true} // all count, as no one else decides on them
+	return ask(ctx, a.o.Handlers, attributes)
 }
 
 // attributes are what handlers decide on, with the others in their order.
@@ -372,7 +378,7 @@ func (a *Admitter) attributes(p *v1.Pod, others []*entry) *Attributes {
 func (a *Admitter) attributesOf(p *v1.Pod, others []*entry, count func(*entry) *v1.Pod) *Attributes {
 	attributes := &Attributes{
 		Pod: p, Node: a.o.Nodes.Node(), Others: make([]*v1.Pod, len(others)),
-		requests: make([]v1.ResourceList, len(others)), used: map[v1.ResourceName]int64{},
+		requests: make([]v1.ResourceList, len(others)), used: map[v1.ResourceName]int64{}, devices: a.devices(),
 	}
 	for i, other := range others {
 		attributes.Others[i] = count(other)

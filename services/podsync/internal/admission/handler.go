@@ -22,6 +22,8 @@ type Attributes struct {
 	// Node as the API has it or, as long as that is not known, as this machine would
 	// register it.
 	Node *v1.Node
+	// devices are the extended resources that are no matter of the handlers.
+	devices devices
 }
 
 // Resizes reports whether the pod was admitted and asks for other resources.

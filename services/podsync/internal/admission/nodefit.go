@@ -10,7 +10,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/validation"
 	resourcehelper "k8s.io/component-helpers/resource"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
@@ -120,7 +119,10 @@ func lacks(a *Attributes) []shortage {
 	}
 	for _, name := range countedResources(requests) {
 		amount, known := allocatable[name]
-		if !known && isExtended(name) {
+		if known && a.devices.hasOut(name, amount) {
+			continue
+		}
+		if !known && podutil.IsExtended(name) {
 			// It belongs to the cluster, or to a device claim, and not to the node. The kubelet counts the overhead even so.
 			requests[name] = a.Pod.Spec.Overhead[name]
 		}
@@ -156,7 +158,7 @@ func countedResources(list v1.ResourceList) []v1.ResourceName {
 	known := []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory, v1.ResourceEphemeralStorage}
 	names := slices.Clone(known)
 	for _, name := range slices.Sorted(maps.Keys(list)) {
-		scalar := isExtended(name) || strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix) ||
+		scalar := podutil.IsExtended(name) || strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix) ||
 			strings.Contains(string(name), v1.ResourceDefaultNamespacePrefix) ||
 			strings.HasPrefix(string(name), v1.ResourceAttachableVolumesPrefix)
 		if scalar && !slices.Contains(known, name) {
@@ -164,16 +166,6 @@ func countedResources(list v1.ResourceList) []v1.ResourceName {
 		}
 	}
 	return names
-}
-
-// isExtended reports whether a resource is of a domain of its own, such as example.com/gpu.
-func isExtended(name v1.ResourceName) bool {
-	text := string(name)
-	if !strings.Contains(text, "/") || strings.Contains(text, v1.ResourceDefaultNamespacePrefix) ||
-		strings.HasPrefix(text, v1.DefaultResourceRequestsPrefix) {
-		return false
-	}
-	return len(validation.IsQualifiedName(v1.DefaultResourceRequestsPrefix+text)) == 0
 }
 
 // Names and texts of the scheduler's plugins, which the kubelet's messages carry.

@@ -22,12 +22,15 @@ type Admission interface {
 	Rejected(reason string)
 	// Removed notes that the pod's source wants it no longer.
 	Removed(uid types.UID)
+	// Placed returns the pods that have a place on the node.
+	Placed(ctx context.Context) (admission.Placed, error)
 	Ended(uid types.UID)
 	Forget(uid types.UID)
 }
 
 // admit asks, until it has an answer, whether the pod may run here. It is false for a pod that may not, which is then on
-// its way to its end, and for a version that has other resources than were granted. The next sync has those.
+// its way to its end, and for a version that has other resources than were granted. The next sync has those. A pod that
+// needs devices is asked for them when it has its place, which it keeps meanwhile. One that runs has them.
 func (w *worker) admit(ctx context.Context, p *v1.Pod, state *pod.State) (bool, error) {
 	// What has ended asks for no place any more.
 	if w.admitted || podutil.IsTerminal(p.Status.Phase) {
@@ -39,6 +42,17 @@ func (w *worker) admit(ctx context.Context, p *v1.Pod, state *pod.State) (bool, 
 	span.End(err)
 	if err != nil {
 		return false, transient("admit the pod", err)
+	}
+	if result.Admitted() && !running && w.deps.Grants.Needs(p) {
+		v, err := w.allocate(ctx, p, state)
+		if err != nil {
+			return false, err
+		}
+		if !v.Admitted() {
+			w.deps.Admission.Rejected(v.Reason)
+			w.reject(p, v)
+			return false, nil
+		}
 	}
 	if result.Admitted() {
 		w.admitted = true

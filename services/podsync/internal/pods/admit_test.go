@@ -33,6 +33,7 @@ type admissions struct {
 	before func(p *v1.Pod) // called before each answer, if it is set
 	judged *v1.Pod         // what answers say was judged
 	later  []string        // reasons of pods that were admitted and rejected later
+	placed admission.Placed
 }
 
 func (a *admissions) Add(*v1.Pod, podsyncv1.PodSource) {}
@@ -40,6 +41,8 @@ func (a *admissions) Add(*v1.Pod, podsyncv1.PodSource) {}
 func (a *admissions) Heard(podsyncv1.PodSource) { a.count(&a.heard) }
 func (a *admissions) Forget(types.UID)          { a.count(&a.gone) }
 func (*admissions) Removed(types.UID)           {}
+
+func (a *admissions) Placed(context.Context) (admission.Placed, error) { return a.placed, nil }
 
 func (a *admissions) Ended(uid types.UID) {
 	a.mu.Lock()

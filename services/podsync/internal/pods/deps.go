@@ -11,17 +11,18 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	resourcesv1 "github.com/microlet/microlet/proto/microlet/resources/v1"
+	"github.com/microlet/microlet/services/internal/podtrace"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
+	"github.com/microlet/microlet/services/podsync/internal/criconfig"
 	"github.com/microlet/microlet/services/podsync/internal/images"
 	"github.com/microlet/microlet/services/podsync/internal/logs"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 	"github.com/microlet/microlet/services/podsync/internal/pod/fields"
 	podstatus "github.com/microlet/microlet/services/podsync/internal/pod/status"
-	"github.com/microlet/microlet/services/podsync/internal/pod/trace"
-	"github.com/microlet/microlet/services/podsync/internal/pods/criconfig"
 	"github.com/microlet/microlet/services/podsync/internal/pods/internal/hook"
-	"github.com/microlet/microlet/services/podsync/internal/probes/results"
 	"github.com/microlet/microlet/services/podsync/internal/volumes"
 )
 
@@ -199,10 +200,27 @@ type Allocation interface {
 	Forget(uid types.UID)
 }
 
+// Grants ask for what pods need of the node beside CPU time and memory, which is devices, and know what was granted; see
+// grants.Grants.
+type Grants interface {
+	// Needs reports whether a pod has to be asked for.
+	Needs(p *v1.Pod) bool
+	// Allocate asks for a pod, within a deadline, while others that are placed hold what they have. running: something of
+	// the pod runs. An error means that the pod has to wait, and says for what.
+	Allocate(ctx context.Context, p *v1.Pod, placed []types.UID, running bool) (admission.Result, error)
+	// Lacks reports whether it is not known what a container was granted, so that it has to be asked for.
+	Lacks(p *v1.Pod, c *v1.Container) bool
+	// Container returns what a container that is about to start was granted, when that has been prepared; nil for nothing.
+	Container(ctx context.Context, p *v1.Pod, c *v1.Container) (*resourcesv1.ContainerResources, error)
+	// Statuses returns what the containers' statuses say of devices, by name, if that is known.
+	Statuses(uid types.UID) (map[string][]v1.ResourceStatus, bool)
+	Forget(uid types.UID)
+}
+
 // Probes has the results of the prober.
 type Probes interface {
 	// Of returns the results of the probes of a pod's containers.
-	Of(uid types.UID) results.Results
+	Of(uid types.UID) decide.Results
 }
 
 // HostIPs are the node's addresses, the primary one first.
@@ -251,6 +269,7 @@ type Admissions struct {
 	Admission          Admission
 	ContainerAdmission ContainerAdmission
 	Allocation         Allocation
+	Grants             Grants
 	// Update returns why the node cannot do what a newer version of a pod needs; empty if it can.
 	Update func(old, newer *v1.Pod) string
 	// Ends returns how a pod is to end at once because the node shuts down; nil for a pod that may run.
@@ -265,7 +284,7 @@ type Reporting struct {
 	Probes   Probes
 	HostIPs  HostIPs
 	// Traces are those of the pods; nil is none.
-	Traces *trace.Traces
+	Traces *podtrace.Traces
 }
 
 // Limits are settings of the workers.
@@ -276,6 +295,8 @@ type Limits struct {
 	Resync time.Duration
 	// Gated are the pod fields that are supported because their feature gate is on: GatedFields.
 	Gated []string
+	// WithoutDeviceHealth leaves the devices of containers out of their statuses.
+	WithoutDeviceHealth bool
 	// WithoutPodResources leaves the resources of pods as a whole out of their statuses.
 	WithoutPodResources bool
 	// KeepDead is how many dead instances of a container stay; at least 1 does.

@@ -28,13 +28,17 @@ const (
 	reasonFailedToCreatePodContainer     = "FailedCreatePodContainer"
 	reasonFailedToMakePodDataDirectories = "Failed"
 	reasonKilling                        = "Killing"
+	reasonContainerCreating              = "ContainerCreating"
+	reasonPodInitializing                = "PodInitializing"
 	reasonPostStartHookError             = "PostStartHookError"
 	reasonFailedStatusPodSandBox         = "FailedPodSandBoxStatus"
 	reasonFailedSync                     = "FailedSync"
 	reasonNetworkNotReady                = "NetworkNotReady"
 	reasonRunContainerError              = "RunContainerError"
-	reasonSandboxChanged                 = "SandboxChanged"
-	reasonStarted                        = "Started"
+	// ReasonResourcesNotReady is ours: the kubelet rejects a pod whose device plugin is away.
+	ReasonResourcesNotReady = "ResourcesNotReady"
+	reasonSandboxChanged    = "SandboxChanged"
+	reasonStarted           = "Started"
 )
 
 // event records an event about the pod.

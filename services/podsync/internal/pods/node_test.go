@@ -19,16 +19,16 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	resourcesv1 "github.com/microlet/microlet/proto/microlet/resources/v1"
 	"github.com/microlet/microlet/services/internal/testing/fake"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/cleanup"
-	"github.com/microlet/microlet/services/podsync/internal/cluster/runtimeclass"
 	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
+	"github.com/microlet/microlet/services/podsync/internal/criconfig"
 	"github.com/microlet/microlet/services/podsync/internal/images"
 	"github.com/microlet/microlet/services/podsync/internal/logs"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pod/status"
-	"github.com/microlet/microlet/services/podsync/internal/pods/criconfig"
 	"github.com/microlet/microlet/services/podsync/internal/pods/internal/hook"
 	"github.com/microlet/microlet/services/podsync/internal/volumes"
 )
@@ -77,6 +77,16 @@ type node struct {
 	// users are the first IDs of pods with users of their own, and joined the sandboxes that they were asked for.
 	users  map[types.UID]uint32
 	joined map[types.UID][]string
+	// grants hand out devices, and grantedTo is what containers were configured with.
+	grants    *granting
+	grantedTo map[types.UID]*resourcesv1.ContainerResources
+}
+
+// given is what the last container of a pod was configured with.
+func (n *node) given(uid types.UID) *resourcesv1.ContainerResources {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.grantedTo[uid]
 }
 
 func newNode(t *testing.T, cri *fake.Runtime) *node {
@@ -107,6 +117,8 @@ func newNode(t *testing.T, cri *fake.Runtime) *node {
 		ends:       map[types.UID]*status.Override{},
 		users:      map[types.UID]uint32{},
 		joined:     map[types.UID][]string{},
+		grants:     newGranting(),
+		grantedTo:  map[types.UID]*resourcesv1.ContainerResources{},
 	}
 	rt, err := runtime.New(cri.Conn(), cri.Conn(), runtime.Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -120,13 +132,13 @@ func newNode(t *testing.T, cri *fake.Runtime) *node {
 	n.dispatcher = NewDispatcher(n.workers, Deps{
 		RuntimeDeps: RuntimeDeps{
 			Runtime: rt, Remover: cleanup.NewRemover(rt), RuntimeState: runtimeState(func() string { return "" }),
-			RuntimeClasses: runtimeclass.Finder{}, Predecessors: predecessors(func(*v1.Pod) error { return nil }),
+			RuntimeClasses: defaultClass{}, Predecessors: predecessors(func(*v1.Pod) error { return nil }),
 		},
 		Resources: Resources{
 			Images: n, Volumes: n, Cgroups: n.groups, Config: n, Objects: n, Logs: n, Hooks: hooks, Users: n,
 		},
 		Admissions: Admissions{
-			Admission: n.admission, ContainerAdmission: &n.judge, Allocation: n.allocation,
+			Admission: n.admission, ContainerAdmission: &n.judge, Allocation: n.allocation, Grants: n.grants,
 			Ends:   func(p *v1.Pod) *status.Override { return n.ends[p.UID] },
 			Update: func(_, newer *v1.Pod) string { return newer.Annotations["lacks"] },
 		},
@@ -353,6 +365,9 @@ func (n *node) Container(_ context.Context, p *v1.Pod, c *v1.Container,
 	if err := n.broken("Container", p.UID); err != nil {
 		return nil, err
 	}
+	n.mu.Lock()
+	n.grantedTo[p.UID] = in.Granted
+	n.mu.Unlock()
 	labels := podLabels(p)
 	labels["io.kubernetes.container.name"] = c.Name
 	return &runtimeapi.ContainerConfig{
@@ -511,6 +526,11 @@ func (n *node) running(uid types.UID) bool {
 	s, _ := n.Last(uid)
 	return s.Phase == v1.PodRunning && len(s.ContainerStatuses) == 1 && s.ContainerStatuses[0].State.Running != nil
 }
+
+// defaultClass is a cluster without runtime classes.
+type defaultClass struct{}
+
+func (defaultClass) Handler(context.Context, *string) (string, error) { return "", nil }
 
 func newRuntime() *fake.Runtime {
 	cri := fake.NewRuntime(nil)

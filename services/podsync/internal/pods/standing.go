@@ -29,6 +29,8 @@ type Standing struct {
 	// Admitted and Rejection are both zero before the pod's admission is decided.
 	Admitted  bool
 	Rejection *admission.Result
+	// Awaits is what the pod waits for before its admission is decided, in words; empty for nothing in particular.
+	Awaits string
 	// Refused are the fields of the pod that are not supported.
 	Refused []string
 	// Began is when the sync that is under way began; zero if none is. Next is when the next one begins at the latest.

@@ -14,11 +14,11 @@ import (
 	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/internal/tracing"
 	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
+	"github.com/microlet/microlet/services/podsync/internal/criconfig"
 	"github.com/microlet/microlet/services/podsync/internal/images"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 	"github.com/microlet/microlet/services/podsync/internal/pod/status"
-	"github.com/microlet/microlet/services/podsync/internal/pods/criconfig"
 	"github.com/microlet/microlet/services/podsync/internal/volumes"
 )
 
@@ -241,6 +241,10 @@ func (w *worker) startContainer(ctx, waiting context.Context, p *v1.Pod, s *deci
 	if err != nil {
 		return w.misconfigured(p, c.Name, "find the target of container ", err)
 	}
+	granted, err := w.devicesOf(ctx, p, c)
+	if err != nil {
+		return err
+	}
 	release, err := w.deps.Volumes.Hold(ctx, p, c)
 	if err != nil {
 		return w.misconfigured(p, c.Name, "keep the volumes' files for container ", err)
@@ -248,6 +252,7 @@ func (w *worker) startContainer(ctx, waiting context.Context, p *v1.Pod, s *deci
 	config, err := w.deps.Config.Container(ctx, p, c, criconfig.ContainerInput{
 		RestartCount: s.RestartCount, ImageRef: present.Ref, ImageUID: present.UID, ImageUser: present.User,
 		PodIPs: at.podIPs, Volumes: at.volumes, ImageVolumes: present.volumes, TargetID: target, UserNamespace: at.users,
+		Granted: granted,
 	})
 	if err != nil {
 		release()

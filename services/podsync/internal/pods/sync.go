@@ -13,11 +13,11 @@ import (
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
+	"github.com/microlet/microlet/services/podsync/internal/criconfig"
 	"github.com/microlet/microlet/services/podsync/internal/logs"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 	"github.com/microlet/microlet/services/podsync/internal/pod/fields"
-	"github.com/microlet/microlet/services/podsync/internal/pods/criconfig"
 )
 
 // iterations bounds how often one sync may decide and act. Each iteration brings the pod nearer to rest. A sync that
@@ -38,7 +38,7 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 	}
 	w.adopt(p, state)
 	if admitted, err := w.admit(ctx, p, state); err != nil || !admitted {
-		return 0, err
+		return w.afterFailure(p, err, time.Time{})
 	}
 	w.beginBackground(ctx, p, state)
 	// A pod that has ended is not refused: what it holds is given back.

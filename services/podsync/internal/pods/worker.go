@@ -53,13 +53,15 @@ type loop struct {
 	stops   *stops
 	// wholeRestarts have a back-off of their own.
 	wholeRestarts wholeRestarts
-	// creating is the call that brings something into the runtime; refreshing and sweeping run beside the syncs.
-	creating, refreshing, sweeping *task
+	// creating is the call that brings something into the runtime; sweeping runs beside the syncs.
+	creating, sweeping *task
 	// admitted: the pod may run here.
 	admitted bool
 	// inForce is what was granted to the pod and is known to be in force; nil before that was looked at.
 	inForce *pod.Resources
 	refusal refusal
+	// allocating is the question for the pod's devices.
+	allocating allocating
 	// predecessorEnded: what ran of the pod under an earlier manifest has ended.
 	predecessorEnded bool
 	// failures counts the syncs that failed one after another.
@@ -120,6 +122,7 @@ func (w *worker) set(p *v1.Pod) {
 // granted gives the worker what is granted to its pod now, or how its resize fares.
 func (w *worker) granted() {
 	if w.inbox.regrant() {
+		w.mounts.markStale() // volumes may show the resources
 		w.publish()
 	}
 	w.wake()
@@ -177,8 +180,8 @@ func (w *worker) wakeByOthers(reported time.Duration) {
 func (w *worker) run(ctx context.Context) (finished bool) {
 	p := w.inbox.latest()
 	ctx = shares.WithOwner(ctx, p.Namespace)
-	defer w.tasks.end()
-	w.tasks.begin(ctx, w.reporter.reportBeside, nil)
+	defer w.endTasks()
+	w.reporter.notices.begin(ctx, w.tasks, w.reporter.reportBeside)
 	w.deps.Statuses.UpdateFromAPI(p)
 	timer := time.NewTimer(firstDelay(p))
 	defer timer.Stop()
@@ -195,6 +198,13 @@ func (w *worker) run(ctx context.Context) (finished bool) {
 		}
 		timer.Reset(again)
 	}
+}
+
+// endTasks ends what runs beside the syncs, and waits for its end.
+func (w *worker) endTasks() {
+	w.reporter.notices.cancel()
+	w.mounts.refreshing.cancel()
+	w.tasks.end()
 }
 
 // trySync syncs the pod once and returns when to sync again.
@@ -273,6 +283,7 @@ func (w *worker) step(ctx context.Context, p *v1.Pod, removed bool) (again time.
 		if w.restarts() {
 			w.deps.Admission.Forget(w.uid) // it is admitted again
 			w.deps.Allocation.Forget(w.uid)
+			w.deps.Grants.Forget(w.uid)
 			w.deps.Log.Info("pod is restarted: its source removed it and wants it again", logkey.Pod, podName(p),
 				logkey.PodUID, w.uid)
 			return 0, true, nil
@@ -318,6 +329,7 @@ func (w *worker) forget() {
 	w.deps.Reporter.Forget(w.uid)
 	w.deps.Admission.Forget(w.uid)
 	w.deps.Allocation.Forget(w.uid)
+	w.deps.Grants.Forget(w.uid)
 	w.standing.noteForgotten()
 	w.onForgotten()
 }

@@ -7,6 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
+	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 	mount "k8s.io/mount-utils"
 
 	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
@@ -58,6 +59,8 @@ type Options struct {
 	// anything of it.
 	Allocatable func() v1.ResourceList
 	Private     func(p *v1.Pod) string
+	// DevicePlugins take the device plugins that are found beside CSI drivers.
+	DevicePlugins DevicePlugins
 	// Gone is called with each pod whose folder was removed.
 	Gone    func(uid types.UID)
 	Events  record.EventRecorder
@@ -118,10 +121,11 @@ func New(o Options) (*Volumes, error) {
 		}),
 		certificates: certificates, csi: volumes, node: node,
 		allocatable: &csiallocatable.Updater{Drivers: drivers, Objects: o.Cluster.CSI, Log: o.Log},
-		// Plugins of other types, those of devices and of DRA, are refused.
+		// Plugins of other types, those of DRA, are refused.
 		plugins: pluginregistration.New(pluginregistration.Options{
-			Root: root, Handlers: map[string]pluginregistration.Handler{csi.PluginType: drivers}, Log: o.Log,
-			Metrics: o.Metrics,
+			Root: root, Handlers: map[string]pluginregistration.Handler{
+				csi.PluginType: drivers, registerapi.DevicePlugin: devicePlugins{o.DevicePlugins, o.Log},
+			}, Log: o.Log, Metrics: o.Metrics,
 		}),
 	}, nil
 }

@@ -12,8 +12,6 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
-
-	"github.com/microlet/microlet/services/podsync/internal/pod/volumekind"
 )
 
 // UnsupportedError is the error of a pod that asks for what is not built.
@@ -34,7 +32,7 @@ func (e *UnsupportedError) Error() string {
 		" yet: remove it from the pod, or run the pod on another node"
 	for _, f := range named {
 		kind := f[strings.LastIndex(f, ".")+1:]
-		if instead := volumekind.Instead(kind); instead != "" && strings.HasPrefix(f, "spec.volumes[") {
+		if instead := Instead(kind); instead != "" && strings.HasPrefix(f, "spec.volumes[") {
 			text += fmt.Sprintf("; instead of %s use %s", kind, instead)
 		}
 	}
@@ -66,11 +64,34 @@ func within(field, path string) bool {
 func Check(p *v1.Pod, gated ...string) error {
 	w := walker{gated: gated}
 	w.walk("spec", "spec", reflect.ValueOf(p.Spec))
+	w.refused = append(w.refused, claimed(p)...)
 	if len(w.refused) == 0 {
 		return nil
 	}
 	sort.Strings(w.refused)
 	return &UnsupportedError{Fields: w.refused}
+}
+
+// claimed are the extended resources of a pod that the scheduler has claimed from drivers (KEP-5004): no device plugin
+// offers them.
+func claimed(p *v1.Pod) (refused []string) {
+	if p.Status.ExtendedResourceClaimStatus == nil {
+		return nil
+	}
+	lists := map[string][]v1.Container{
+		"spec.initContainers": p.Spec.InitContainers, "spec.containers": p.Spec.Containers,
+	}
+	for _, r := range p.Status.ExtendedResourceClaimStatus.RequestMappings {
+		for list, containers := range lists {
+			for i := range containers {
+				_, has := containers[i].Resources.Limits[v1.ResourceName(r.ResourceName)]
+				if has && containers[i].Name == r.ContainerName {
+					refused = append(refused, fmt.Sprintf("%s[%d].resources.limits[%s]", list, i, r.ResourceName))
+				}
+			}
+		}
+	}
+	return refused
 }
 
 type walker struct {

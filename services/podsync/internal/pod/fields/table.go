@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 // rule returns what of a value that is set is not supported, as the rest of its path; a nil rule supports every value.
@@ -111,8 +113,8 @@ func merge(tables ...map[string]rule) map[string]rule {
 	return all
 }
 
-// builtResources supports what a cgroup can enforce, and storage, whose limits evictor enforces. Extended resources and
-// claims need the device managers. A resource is named once: the API sets a request to its limit.
+// builtResources supports what a cgroup can enforce, storage, whose limits evictor enforces, and extended resources,
+// which device plugins offer. Claims are not supported. A resource is named once: the API sets a request to its limit.
 func builtResources(v reflect.Value) (refused []string) {
 	r, ok := v.Interface().(v1.ResourceRequirements)
 	if !ok {
@@ -139,5 +141,5 @@ func builtResource(name v1.ResourceName) bool {
 	case v1.ResourceCPU, v1.ResourceMemory, v1.ResourceEphemeralStorage:
 		return true
 	}
-	return strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix)
+	return strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix) || podutil.IsExtended(name)
 }

@@ -36,9 +36,27 @@ func (g *generator) containers(specs []v1.Container, old []v1.ContainerStatus, i
 	for i := range specs {
 		s := g.container(&specs[i], podutil.ContainerStatus(old, specs[i].Name))
 		g.explain(&specs[i], &s, init)
+		if !init {
+			s.AllocatedResourcesStatus = g.devices(&specs[i], podutil.ContainerStatus(old, specs[i].Name))
+		}
 		statuses = append(statuses, s)
 	}
 	return statuses
+}
+
+// devices says which devices a container has. As with the kubelet, init containers have none to show. The API server
+// refuses a status with a resource that the container does not ask for.
+func (g *generator) devices(spec *v1.Container, old *v1.ContainerStatus) []v1.ResourceStatus {
+	if g.in.Devices == nil && old != nil {
+		return old.DeepCopy().AllocatedResourcesStatus
+	}
+	var asked []v1.ResourceStatus
+	for _, s := range g.in.Devices[spec.Name] {
+		if _, asks := spec.Resources.Limits[s.Name]; asks {
+			asked = append(asked, s)
+		}
+	}
+	return asked
 }
 
 func (g *generator) container(spec *v1.Container, old *v1.ContainerStatus) v1.ContainerStatus {

@@ -55,6 +55,8 @@ type Inputs struct {
 	// Actuated are the resources that the pod was given last, with the limits of the pod as a whole where a container has
 	// none; nil if that is not known. The pod of a status has those that are granted (KEP-1287).
 	Actuated *pod.Resources
+	// Devices are those of each container, by its name; nil if they are not known, and the last ones stay (KEP-4680).
+	Devices map[string][]v1.ResourceStatus
 	// Resize are the conditions that say how a resize of the pod fares.
 	Resize []v1.PodCondition
 	// WithoutPodResources: the feature gate InPlacePodLevelResourcesVerticalScaling is off, and the status has no

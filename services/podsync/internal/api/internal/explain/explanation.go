@@ -65,7 +65,11 @@ func admissionOf(w *pods.Standing) *podsyncv1.Admission {
 	case w.Admitted, podutil.IsTerminal(w.Pod.Status.Phase), w.Pod.DeletionTimestamp != nil:
 		return &podsyncv1.Admission{State: podsyncv1.Admission_STATE_ADMITTED}
 	}
-	return &podsyncv1.Admission{State: podsyncv1.Admission_STATE_PENDING}
+	pending := &podsyncv1.Admission{State: podsyncv1.Admission_STATE_PENDING, Message: w.Awaits}
+	if w.Awaits != "" {
+		pending.Reason = pods.ReasonResourcesNotReady
+	}
+	return pending
 }
 
 func rejection(r admission.Result) *podsyncv1.Admission {
