@@ -85,7 +85,7 @@ test: ## unit tests, each service alone, short end-to-end scenarios
 	@$(STAGE) 'build' $(MAKE) --no-print-directory build
 	@# First, since it installs what tests need of the machine too, such as iptables.
 	@# The kernel takes a quarter of an hour of a core, once a version.
-	@$(STAGE) 'rig programs, kernel and disk' $(RIG) build --with kubelet,machine
+	@$(STAGE) 'rig programs, kernel and disk' $(RIG) build --with kubelet,machine,devices
 	@$(STAGE) 'unit and service tests' scripts/unit $(UNIT)
 	@# They read files of other modules, which the cache of results does not know.
 	@$(STAGE) 'tools' env GOWORK=off $(GO) -C $(OWN_TOOLS) test -count=1 -race ./...
@@ -123,7 +123,7 @@ fuzz: ## every fuzz target for a while: FUZZTIME=1m
 
 .PHONY: test-long
 test-long: build monitoring-test ## the outages, kills and tables in full
-	@$(STAGE) 'rig programs' $(RIG) build --with kubelet,prometheus,metrics-server,charts,csi,traces
+	@$(STAGE) 'rig programs' $(RIG) build --with kubelet,prometheus,metrics-server,charts,csi,traces,devices
 	@$(STAGE) 'twins of functions' $(MAKE) --no-print-directory twins \
 		TWINS_TIME=$(TWINS_LONG) TWINS_SEED=$$(date +%s) TWINS_FLAGS=-stale
 	@$(STAGE) 'long end to end' $(E2E) -timeout 120m -v -tags long $(SCENARIOS)/...

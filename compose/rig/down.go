@@ -208,6 +208,7 @@ func (i *Instance) remove(ctx context.Context) error {
 	}
 	if removal.Last {
 		_ = os.Remove(containerLogs) // if it is empty
+		releaseDevicePlugins()
 		for _, dir := range i.tree.Existing(cgroupHome) {
 			_ = unix.Rmdir(dir)
 		}

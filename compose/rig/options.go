@@ -83,8 +83,8 @@ type Options struct {
 	Open bool
 	// With names groups of programs and images that are not always needed: GroupKubelet (AgentKubelet implies it),
 	// GroupConformance, GroupNodeConformance, GroupPrometheus, GroupMetricsServer, GroupKubeadm, GroupCSI, GroupCSIMock,
-	// GroupTraces, GroupNFS, GroupMachine (for Build; Machine implies it). The images are pushed to the instance's
-	// registry.
+	// GroupTraces, GroupNFS, GroupDevices, GroupMachine (for Build; Machine implies it). The images are pushed to the
+	// instance's registry.
 	With []string
 	// Source is a folder inside the repository, where the pins of the real
 	// programs are. Default: the working directory.
@@ -109,6 +109,7 @@ const (
 	GroupCSIMock         = build.GroupCSIMock
 	GroupTraces          = build.GroupTraces
 	GroupNFS             = build.GroupNFS
+	GroupDevices         = build.GroupDevices
 )
 
 const (
@@ -204,6 +205,10 @@ func (o *Options) machineDefaults() error {
 	if o.Machine && slices.Contains(o.With, GroupCSI) {
 		return fmt.Errorf("group %s: its driver runs beside the node agent, and not in a machine of the node's own: leave "+
 			"out one of them", GroupCSI)
+	}
+	if o.Machine && slices.Contains(o.With, GroupDevices) {
+		return fmt.Errorf("group %s: its device plugins run beside the node agent, and not in a machine of the node's own: "+
+			"leave out one of them", GroupDevices)
 	}
 	if o.Machine && slices.Contains(o.With, GroupTraces) {
 		return fmt.Errorf("group %s: its receiver listens on this machine's loopback address, and not in a machine of the "+

@@ -100,6 +100,11 @@ func TestAgentsGetTheSameCommandLine(t *testing.T) {
 		}
 		lines[agent] = s.Args[i+1:]
 	}
+	// The kubelet has its folder of device plugins at a fixed path.
+	bind := "--bind=" + home + "/a/kubelet/device-plugins:/var/lib/kubelet/device-plugins"
+	if args := instance(t, AgentKubelet).spec(AgentProgram).Args; !slices.Contains(args, bind) {
+		t.Errorf("the kubelet is started with %q, want %s", args, bind)
+	}
 	kubelet, microlet := lines[AgentKubelet], lines[AgentMicrolet]
 	if kubelet[0] != "/cache/kubelet" || !slices.Equal(microlet[:2], []string{"/bin/microlet", "up"}) {
 		t.Errorf("commands: %q, %q", kubelet[0], microlet[:2])
@@ -112,6 +117,7 @@ func TestAgentsGetTheSameCommandLine(t *testing.T) {
 	own := slices.DeleteFunc(slices.Clone(microlet[2:]), func(arg string) bool { return slices.Contains(kubelet, arg) })
 	want := []string{
 		"--runtime-dir=/run/microlet-rig/a/microlet", "--imagegc-state-dir=/var/lib/microlet-rig/a/imagegc",
+		"--device-plugins-dir=/var/lib/microlet-rig/a/kubelet/device-plugins",
 	}
 	if !slices.Equal(own, want) {
 		t.Errorf("only microlet gets %q, want %q", own, want)

@@ -38,6 +38,9 @@ func (i *Instance) makeDefaultPlaces() error {
 			"cgroup %s exists: it belongs to a kubelet of this machine, or to another instance: stop that first", dir,
 		)
 	}
+	if err := i.checkDevicePlugins(); err != nil {
+		return err
+	}
 	if err := removeDevicePlugins(defaultRoot); err != nil {
 		return err
 	}
@@ -67,18 +70,17 @@ func (i *Instance) makeDefaultPlaces() error {
 // removeDevicePlugins removes a kubelet's folder that holds nothing but a folder of device plugins and their sockets.
 // The device plugins of a suite make it when they outlive the instance. A folder with anything else is a kubelet's.
 func removeDevicePlugins(root string) error {
-	const plugins = "device-plugins"
 	info, err := os.Lstat(root)
 	if err != nil || !info.IsDir() {
 		return nil // a link, or nothing: making the link says so
 	}
-	for _, dir := range []string{root, filepath.Join(root, plugins)} {
+	for _, dir := range []string{root, filepath.Join(root, devicePlugins)} {
 		entries, err := os.ReadDir(dir)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("look for a kubelet in the default place: %w", err)
 		}
 		for _, e := range entries {
-			if dir == root && (e.Name() != plugins || !e.IsDir()) || dir != root && e.Type() != os.ModeSocket {
+			if dir == root && (e.Name() != devicePlugins || !e.IsDir()) || dir != root && e.Type() != os.ModeSocket {
 				return nil
 			}
 		}

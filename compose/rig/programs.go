@@ -17,6 +17,7 @@ import (
 	"github.com/microlet/microlet/compose/rig/internal/network"
 	"github.com/microlet/microlet/compose/rig/internal/pki"
 	"github.com/microlet/microlet/compose/rig/internal/process"
+	"github.com/microlet/microlet/compose/rig/internal/supervise"
 )
 
 const apiPort = network.APIPort
@@ -211,6 +212,9 @@ func (i *Instance) agentArgs() []string {
 		common = append(common, "--kubeconfig="+i.NodeKubeconfig())
 	}
 	var args []string
+	if b := i.ownDevicePlugins(); b != (supervise.Bind{}) {
+		args = append(args, "--bind="+b.String())
+	}
 	if i.r.Watchdog > 0 {
 		args = append(args, "--watchdog="+i.r.Watchdog.String())
 	}
@@ -219,7 +223,8 @@ func (i *Instance) agentArgs() []string {
 		args = append(append(args, i.r.Binaries[build.Kubelet]), common...)
 	} else {
 		args = append(append(args, i.r.Microlet, "up"), common...)
-		args = append(args, "--runtime-dir="+i.RuntimeDir(), "--imagegc-state-dir="+i.ImageGCStateDir())
+		args = append(args, "--runtime-dir="+i.RuntimeDir(), "--imagegc-state-dir="+i.ImageGCStateDir(),
+			"--device-plugins-dir="+filepath.Join(i.RootDir(), "device-plugins"))
 	}
 	return append(args, i.r.AgentArgs...)
 }

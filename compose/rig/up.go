@@ -81,7 +81,11 @@ func prepare(ctx context.Context, o Options) (build.Binaries, []string, error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		layouts = append(layouts, suite)
+		plugin, err := images.BuildDevicePlugin(builder.Cache, binaries[build.SamplePlugin])
+		if err != nil {
+			return nil, nil, err
+		}
+		layouts = append(layouts, suite, plugin)
 	}
 	if slices.Contains(groups, build.GroupKubeadm) {
 		version, err := build.Version(builder.Tools, build.Kubeadm)
@@ -444,6 +448,11 @@ func (i *Instance) launch(name string) (process.Record, error) {
 	defer i.mu.Unlock()
 	if p := i.r.Processes[name]; p.Alive() {
 		return p, fmt.Errorf("start %s: it runs already with pid %d", name, p.PID)
+	}
+	if name == AgentProgram {
+		if err := i.prepareDevicePlugins(); err != nil {
+			return process.Record{}, err
+		}
 	}
 	p, err := process.Start(i.spec(name))
 	if err != nil {

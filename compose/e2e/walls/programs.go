@@ -48,6 +48,11 @@ var contents = []content{
 		reason: "imagegc and prober alone have plugins",
 	},
 	{
+		packages: below("k8s.io/kubelet/pkg/apis/deviceplugin", "k8s.io/kubelet/pkg/apis/podresources"),
+		services: []string{"resources"},
+		reason:   "resources alone speaks to device plugins and serves podresources",
+	},
+	{
 		packages: onlyForTests,
 		reason:   "what only tests use is in no program",
 	},

@@ -38,7 +38,10 @@ replace (
 	k8s.io/streaming => k8s.io/streaming v0.37.1
 )
 
-tool github.com/onsi/ginkgo/v2/ginkgo
+tool (
+	github.com/onsi/ginkgo/v2/ginkgo
+	k8s.io/kubernetes/test/images/sample-device-plugin
+)
 
 require k8s.io/kubernetes v1.37.1
 

@@ -15,35 +15,68 @@ import (
 // firstDescriptor is where the supervisor's descriptors begin; see sd_listen_fds(3).
 const firstDescriptor = 3
 
-// Inherited returns the files that the supervisor kept for this service (FDSTORE=1 of sd_notify(3)), by their names. It
-// removes LISTEN_FDS, LISTEN_PID and LISTEN_FDNAMES from the environment, and lets no child inherit the files. It is to
-// be called once, before this process opens files of its own in their place.
-func Inherited() (map[string]*os.File, error) {
+// Inheritance is what the supervisor has handed to this process.
+type Inheritance struct {
+	// Kept are the files that the supervisor kept for this service (FDSTORE=1 of sd_notify(3)), by their names.
+	Kept map[string]*os.File
+	// Listeners are the sockets that the supervisor listens on for this service, by their paths. They stay open when this
+	// process ends, so closing one does not remove its file.
+	Listeners map[string]net.Listener
+}
+
+// Inherited returns what the supervisor has handed over. It removes LISTEN_FDS, LISTEN_PID and LISTEN_FDNAMES from the
+// environment, and lets no child inherit the files. It is to be called once, before this process opens files of its own
+// in their place.
+func Inherited() (Inheritance, error) {
 	count, pid, names := os.Getenv("LISTEN_FDS"), os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDNAMES")
 	for _, name := range []string{"LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"} {
 		if err := os.Unsetenv(name); err != nil {
-			return nil, fmt.Errorf("unset %s: %w", name, err)
+			return Inheritance{}, fmt.Errorf("unset %s: %w", name, err)
 		}
 	}
 	// microlet's own supervisor does not know the process ID before the start, and leaves LISTEN_PID out.
 	if count == "" || pid != "" && pid != strconv.Itoa(os.Getpid()) {
-		return nil, nil
+		return Inheritance{}, nil
 	}
 	n, err := strconv.Atoi(count)
 	all := strings.Split(names, ":")
 	if err != nil || n < 0 || n != len(all) {
-		return nil, fmt.Errorf("LISTEN_FDS is %q and LISTEN_FDNAMES %q: they must be a number, and as many names", count,
-			names)
+		return Inheritance{}, fmt.Errorf("LISTEN_FDS is %q and LISTEN_FDNAMES %q: they must be a number, and as many names",
+			count, names)
 	}
-	files := make(map[string]*os.File, n)
+	in := Inheritance{Kept: make(map[string]*os.File, n), Listeners: map[string]net.Listener{}}
 	for i, name := range all {
-		unix.CloseOnExec(firstDescriptor + i)
-		if earlier := files[name]; earlier != nil {
+		fd := firstDescriptor + i
+		unix.CloseOnExec(fd)
+		f := os.NewFile(uintptr(fd), name)
+		if accepts, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN); err == nil && accepts == 1 {
+			if err := in.listen(f); err != nil {
+				return Inheritance{}, fmt.Errorf("socket %s, which this process was given: %w", name, err)
+			}
+			continue
+		}
+		if earlier := in.Kept[name]; earlier != nil {
 			_ = earlier.Close()
 		}
-		files[name] = os.NewFile(uintptr(firstDescriptor+i), name)
+		in.Kept[name] = f
 	}
-	return files, nil
+	return in, nil
+}
+
+// listen takes over a socket that is listened on. The file is closed.
+func (in *Inheritance) listen(f *os.File) error {
+	defer f.Close()
+	// Who connects from now on sees this process at the other end, and not the one that opened the socket. The kernel
+	// takes -1 for the longest queue that it allows.
+	if err := unix.Listen(int(f.Fd()), -1); err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	l, err := net.FileListener(f)
+	if err != nil {
+		return err
+	}
+	in.Listeners[l.Addr().String()] = l
+	return nil
 }
 
 // CloseOnExec has no program that this process starts inherit what this process was started with, but its standard

@@ -18,9 +18,9 @@ func TestDescriptorsOfAnotherProcessAreLeftAlone(t *testing.T) {
 		t.Setenv("LISTEN_FDS", c.count)
 		t.Setenv("LISTEN_PID", c.pid)
 		t.Setenv("LISTEN_FDNAMES", c.names)
-		files, err := Inherited()
-		if len(files) != 0 || (c.want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%+v: %v, %v", c, files, err)
+		in, err := Inherited()
+		if len(in.Kept)+len(in.Listeners) != 0 || (c.want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: %v, %v", c, in, err)
 		}
 		if _, set := os.LookupEnv("LISTEN_FDS"); set {
 			t.Errorf("%+v: LISTEN_FDS is left for children", c)

@@ -39,10 +39,28 @@ type Definition struct {
 	// StateDir returns a folder for what must outlive a reboot, as its flags say. The supervisor makes it, for the
 	// service alone. Nil is none.
 	StateDir func() string
+	// Folders returns those of root's that the service writes to beside its own, as its flags and the kubelet's
+	// configuration say. The supervisor makes them. Nil is none.
+	Folders func(k *kubeletconfig.Config) []string
+	// Hidden returns folders and files of the host that the service has no use for and its capabilities would open. The
+	// supervisor hides them from it, unless what it needs is below. Nil is none.
+	Hidden func(k *kubeletconfig.Config) []string
+	// OnDemand says when a process of the service is started; nil is always.
+	OnDemand *OnDemand
 	// KeptFiles is how many files the supervisor keeps open for the service while it restarts; see Service.Kept.
 	KeptFiles int
 	// StopStage orders the stop: lower ones stop first.
 	StopStage int
+}
+
+// OnDemand says when a service has something to do. The supervisor, or a socket unit, listens on its gRPC socket and on
+// those named here, and starts it with the first connection to one of them. Once started it stays. In the single
+// placement it runs always.
+type OnDemand struct {
+	// Sockets returns those beside the gRPC socket, as the service's flags and the kubelet's configuration say.
+	Sockets func(k *kubeletconfig.Config) []Socket
+	// Needed reports whether the service has something to do before anything connects. The supervisor asks it as root.
+	Needed func(k *kubeletconfig.Config) bool
 }
 
 // Define completes the definition of a service from its configuration and its Run. config returns the configuration

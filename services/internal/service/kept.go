@@ -4,18 +4,12 @@ import (
 	"os"
 
 	"github.com/microlet/microlet/services/internal/logkey"
-	"github.com/microlet/microlet/services/internal/run"
 )
 
 // Kept are files that the supervisor keeps open for a service while it restarts.
 type Kept struct {
 	service   *Service
 	inherited map[string]*os.File
-}
-
-func newKept(s *Service) (*Kept, error) {
-	inherited, err := run.Inherited()
-	return &Kept{service: s, inherited: inherited}, err
 }
 
 // Take returns the file of a name that an earlier process of the service kept, nil if there is none. It is the caller's

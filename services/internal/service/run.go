@@ -52,6 +52,7 @@ func (s *Service) Run(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, api.Close())
 	}
+	s.dropListeners()
 
 	group, ctx := run.New(ctx)
 	group.Go("grpc", func(ctx context.Context) error {

@@ -50,10 +50,12 @@ type Service struct {
 
 	policy   *unixgrpc.Policy
 	notifier *run.Notifier
-	unheard  atomic.Bool // the last notification failed
-	notify   func(states ...string)
-	watchdog time.Duration // how long the supervisor waits for NotifyWatchdog; 0 when it does not
-	started  time.Time
+	// listeners are the sockets that the supervisor listens on for this process, by their paths. Taken ones are removed.
+	listeners map[string]net.Listener
+	unheard   atomic.Bool // the last notification failed
+	notify    func(states ...string)
+	watchdog  time.Duration // how long the supervisor waits for NotifyWatchdog; 0 when it does not
+	started   time.Time
 
 	mu      sync.Mutex
 	group   *run.Group
@@ -134,6 +136,7 @@ func New(cfg Config, r role.Role) (*Service, error) {
 func maxRequests() map[role.Role]int {
 	return map[role.Role]int{
 		role.Podsync:    16 << 20, // RunPod and CheckPod bring a whole pod
+		role.Resources:  16 << 20, // Allocate does
 		role.NodeStatus: 1 << 20,  // the spans that a service sends at once
 	}
 }
@@ -150,7 +153,8 @@ func (s *Service) meetSupervisor() (err error) {
 		return err
 	}
 	s.notify, s.watchdog = s.notifySupervisor, s.notifier.Watchdog()
-	s.Kept, err = newKept(s)
+	inherited, err := run.Inherited()
+	s.Kept, s.listeners = &Kept{service: s, inherited: inherited.Kept}, inherited.Listeners
 	return err
 }
 
@@ -258,29 +262,60 @@ func (s *Service) dial(path string, to role.Role) (*grpc.ClientConn, error) {
 }
 
 // Listen opens a socket below the runtime folder for the node's group, makes its folders when they are absent, and in
-// the single placement listens inside the process too. It bounds the connections of each user. It is for servers beside
-// GRPC, such as the CRI gateway's.
+// the single placement listens inside the process too. It takes over a socket that the supervisor has opened. It bounds
+// the connections of each user. It is for servers beside GRPC, such as the CRI gateway's.
 func (s *Service) Listen(path string) (net.Listener, error) {
-	if err := s.makeSocketDir(filepath.Dir(path)); err != nil {
-		return nil, err
-	}
-	gid := role.GroupNode
-	if os.Geteuid() != 0 && os.Getegid() != gid {
-		gid = -1 // a developer's own process can give its socket to no group but its own
-	}
-	l, err := unixgrpc.Listen(path, 0o660, gid)
-	if err != nil {
-		return nil, err
-	}
-	l = unixgrpc.Bound(l, unixgrpc.BoundOptions{Peers: s.Config.Peers(), Log: s.Log, Metrics: s.Metrics})
-	if s.Config.Placement == nil {
-		return l, nil
+	l, err := s.claim(path, func() (net.Listener, error) {
+		if err := s.makeSocketDir(filepath.Dir(path)); err != nil {
+			return nil, err
+		}
+		gid := role.GroupNode
+		if os.Geteuid() != 0 && os.Getegid() != gid {
+			gid = -1 // a developer's own process can give its socket to no group but its own
+		}
+		return unixgrpc.Listen(path, 0o660, gid)
+	})()
+	if err != nil || s.Config.Placement == nil {
+		return l, err
 	}
 	in, err := s.Config.Placement.network.Listen(path)
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	return unixgrpc.Merge(l, in), nil
+}
+
+// Claim returns what opens a socket that others than the services connect to: the one that the supervisor has opened
+// for this process, or a new one. After an error it may be tried again. It bounds the connections of each user. Claim
+// is called before Run.
+func (s *Service) Claim(socket Socket) (open func() (net.Listener, error)) {
+	return s.claim(socket.Path, socket.Listen)
+}
+
+// claim returns what returns the listener that the supervisor has opened at a path, or opens one.
+func (s *Service) claim(path string, open func() (net.Listener, error)) func() (net.Listener, error) {
+	inherited := s.listeners[path]
+	delete(s.listeners, path)
+	return func() (net.Listener, error) {
+		l := inherited
+		if l == nil {
+			var err error
+			if l, err = open(); err != nil {
+				return nil, err
+			}
+		}
+		return unixgrpc.Bound(l, unixgrpc.BoundOptions{Peers: s.Config.Peers(), Log: s.Log, Metrics: s.Metrics}), nil
+	}
+}
+
+// dropListeners closes the sockets that this process was given and does not serve.
+func (s *Service) dropListeners() {
+	for path, l := range s.listeners {
+		s.Log.Warn("a socket that this process was given is none of its own; callers wait there for an answer that does "+
+			"not come: correct the socket unit", logkey.Socket, path)
+		_ = l.Close()
+	}
+	s.listeners = nil
 }
 
 // makeSocketDir makes a folder below the runtime folder, and those on the way to it. Only their owner may

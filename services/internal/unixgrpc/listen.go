@@ -38,6 +38,11 @@ var ErrInUse = errors.New("another server answers on the socket")
 // own mode is set. A socket that a dead server left is replaced; if a server answers on it, the
 // error is ErrInUse. Anything at path that is no socket is an error and stays.
 func Listen(path string, mode os.FileMode, gid int) (net.Listener, error) {
+	return ListenAs(path, mode, -1, gid)
+}
+
+// ListenAs is Listen for a socket that shall be another user's; a uid of -1 leaves it this one's.
+func ListenAs(path string, mode os.FileMode, uid, gid int) (net.Listener, error) {
 	if len(path) > maxPath {
 		return nil,
 			fmt.Errorf("listen on %s: the path has %d bytes and a unix socket's may have %d; choose a shorter --runtime-dir",
@@ -60,19 +65,32 @@ func Listen(path string, mode os.FileMode, gid int) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
-	if err := own(path, mode, gid); err != nil {
+	if err := own(path, mode, uid, gid); err != nil {
 		return nil, errors.Join(fmt.Errorf("listen on %s: %w", path, err), l.Close())
 	}
 	return l, nil
 }
 
-func own(path string, mode os.FileMode, gid int) error {
-	if gid >= 0 {
-		if err := os.Lchown(path, -1, gid); err != nil {
-			return err
+// own gives a socket to its owner and to those who may connect. It follows no link: the folder may be another user's.
+func own(path string, mode os.FileMode, uid, gid int) error {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer func() { _ = unix.Close(fd) }()
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		return errors.New("something else has taken the place of the socket")
+	}
+	if uid >= 0 || gid >= 0 {
+		if err := unix.Fchownat(fd, "", uid, gid, unix.AT_EMPTY_PATH); err != nil {
+			return &fs.PathError{Op: "chown", Path: path, Err: err}
 		}
 	}
-	return os.Chmod(path, mode)
+	return os.Chmod(fmt.Sprintf("/proc/self/fd/%d", fd), mode)
 }
 
 // checkClosed refuses a folder that others than its owner and group may enter.
@@ -90,9 +108,9 @@ func checkClosed(dir string) error {
 	return nil
 }
 
-// lockDir makes those who look for a stale socket and replace it take turns. The lock is of a file that only the
-// folder's owner may open: any user that may list a folder can lock the folder itself, and keep its owner from
-// listening for ever. It ends with the process.
+// lockDir makes those who look for a stale socket and replace it take turns. The lock is of a file that only its owner
+// may open: any user that may list a folder can lock the folder itself, and keep its owner from listening for ever. The
+// file goes with the lock, since the next one who listens there may be another user. The lock ends with the process.
 func lockDir(dir string) (unlock func(), err error) {
 	path := filepath.Join(dir, lockName)
 	deadline := time.Now().Add(lockTimeout)
@@ -103,7 +121,10 @@ func lockDir(dir string) (unlock func(), err error) {
 		}
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil && isAt(f, path) {
-			return func() { _ = f.Close() }, nil // closing releases the lock
+			return func() {
+				_ = os.Remove(path) // who waits for it sees that it is another file; see isAt
+				_ = f.Close()       // releases the lock
+			}, nil
 		}
 		closed := f.Close()
 		retry := err == nil || errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR)
@@ -114,8 +135,7 @@ func lockDir(dir string) (unlock func(), err error) {
 	}
 }
 
-// isAt reports whether the open file is the one of this name: "microlet up" removes it with what is left of dead
-// servers.
+// isAt reports whether the open file is the one of this name: the one who had the lock before has removed its own.
 func isAt(f *os.File, path string) bool {
 	open, err := f.Stat()
 	if err != nil {

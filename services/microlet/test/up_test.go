@@ -148,6 +148,9 @@ func removeCgroups(name string) {
 
 func (a *agent) runtimeDir() string { return filepath.Join(a.dir, "run") }
 
+// devicePlugins is in place of /var/lib/kubelet/device-plugins.
+func (a *agent) devicePlugins() string { return filepath.Join(a.dir, "root", "device-plugins") }
+
 // up is the command line of "microlet up".
 func (a *agent) up() []string {
 	return append([]string{
@@ -155,6 +158,7 @@ func (a *agent) up() []string {
 		"--root-dir=" + filepath.Join(a.dir, "root"), "--hostname-override=node",
 		"--runtime-dir=" + a.runtimeDir(), "--imagegc-state-dir=" + filepath.Join(a.dir, "imagegc"),
 		"--container-log-links=" + filepath.Join(a.dir, "links"),
+		"--device-plugins-dir=" + a.devicePlugins(),
 	}, a.args...)
 }
 
@@ -254,7 +258,10 @@ func capabilityMask(t *testing.T, names []string) string {
 	t.Helper()
 	var mask uint64
 	for _, name := range names {
-		bit, ok := map[string]int{"CAP_DAC_READ_SEARCH": unix.CAP_DAC_READ_SEARCH, "CAP_SYSLOG": unix.CAP_SYSLOG}[name]
+		bit, ok := map[string]int{
+			"CAP_DAC_OVERRIDE": unix.CAP_DAC_OVERRIDE, "CAP_DAC_READ_SEARCH": unix.CAP_DAC_READ_SEARCH,
+			"CAP_SYSLOG": unix.CAP_SYSLOG,
+		}[name]
 		if !ok {
 			t.Fatalf("the test does not know capability %s", name)
 		}

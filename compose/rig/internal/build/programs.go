@@ -42,6 +42,7 @@ const (
 	GroupCSIMock         = "csi-mock"         // the images by which upstream's suite starts its own CSI driver
 	GroupTraces          = "traces"           // a collector of traces, to which node agent and runtime send
 	GroupNFS             = "nfs"              // an NFS server, which is a package of Debian's and not built here
+	GroupDevices         = "devices"          // a device plugin that does what a test asks for
 )
 
 // Groups of packages for the kinds of that machine. machine.Build needs them, and they are never named in a call.
@@ -52,7 +53,7 @@ const (
 
 // Groups are the names of all groups.
 var Groups = []string{GroupKubelet, GroupConformance, GroupNodeConformance, GroupPrometheus, GroupMetricsServer,
-	GroupMachine, GroupCompose, GroupCharts, GroupKubeadm, GroupCSI, GroupCSIMock, GroupTraces, GroupNFS}
+	GroupMachine, GroupCompose, GroupCharts, GroupKubeadm, GroupCSI, GroupCSIMock, GroupTraces, GroupNFS, GroupDevices}
 
 // Modules of the project's own programs.
 const (
@@ -96,6 +97,8 @@ const (
 	CSISnapshotter    = "csi-snapshotter"
 	Collector         = "otel-collector"
 	TraceReceiver     = "trace-receiver"
+	SamplePlugin      = "sample-device-plugin"
+	DevicePlugin      = "device-plugin"
 )
 
 // CNIPlugins are the plugins that the rig's network uses.
@@ -206,6 +209,16 @@ func Programs() []Program {
 		{
 			Name: Ginkgo, Module: "conformance", Package: "github.com/onsi/ginkgo/v2/ginkgo",
 			Groups: []string{GroupConformance, GroupNodeConformance},
+		},
+		{
+			Name: SamplePlugin, Module: "conformance", Package: "k8s.io/kubernetes/test/images/sample-device-plugin",
+			Groups: []string{GroupConformance, GroupNodeConformance},
+			Tags:   "selinux,notest,grpcnotrace",
+			Stamp:  kubernetesStamp,
+		},
+		{
+			Name: DevicePlugin, Module: rigModule, Package: "./e2e/cmd/device-plugin", Groups: []string{GroupDevices},
+			Sources: []string{"go.mod", "go.sum", "e2e/cmd/device-plugin/*.go", "e2e/internal/deviceplugin/*.go"},
 		},
 		{
 			Name:    Prometheus,

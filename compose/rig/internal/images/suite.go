@@ -36,7 +36,6 @@ var suiteNames = map[string][]string{
 		"gcr.io/cadvisor/cadvisor:v0.47.2",
 		"registry.k8s.io/e2e-test-images/node-perf/npb-ep:1.6.0",
 		"registry.k8s.io/e2e-test-images/node-perf/npb-is:1.7.0",
-		"registry.k8s.io/e2e-test-images/sample-device-plugin:1.8.0",
 		"registry.k8s.io/e2e-test-images/volume/nfs:1.6.0",
 		"registry.k8s.io/etcd:3.7.0-0",
 		"registry.k8s.io/node-problem-detector/node-problem-detector:v1.35.2",
@@ -56,7 +55,7 @@ const (
 )
 
 // suiteFormat is part of the cache key, as format is.
-const suiteFormat = "5"
+const suiteFormat = "6"
 
 //go:embed nnp/nnp.c
 var nnpSource []byte

@@ -89,3 +89,25 @@ func Tmpfs(dir string) error {
 	}
 	return nil
 }
+
+// Share makes a folder a mount of its own, unless it is one, and shares what is mounted below it with mount namespaces
+// that are made later, whatever they do with the mounts around it.
+func Share(dir string) error {
+	mounted, err := mountinfo.Mounted(dir)
+	if err != nil {
+		return fmt.Errorf("share mounts below %s: %w", dir, err)
+	}
+	if !mounted {
+		if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("mount %s on itself: %w", dir, err)
+		}
+		// It would be shared with the mount around it, if that is.
+		if err := unix.Mount("", dir, "", unix.MS_PRIVATE, ""); err != nil {
+			return fmt.Errorf("share mounts below %s: %w", dir, err)
+		}
+	}
+	if err := unix.Mount("", dir, "", unix.MS_SHARED, ""); err != nil {
+		return fmt.Errorf("share mounts below %s: %w", dir, err)
+	}
+	return nil
+}

@@ -12,6 +12,8 @@ import (
 	"time"
 )
 
+const insideFlag = "inside"
+
 // Main is the program rig-agent: it parses the command line and runs until
 // SIGTERM or SIGINT. It returns the exit status.
 func Main(args []string, out io.Writer) int {
@@ -28,11 +30,25 @@ func Main(args []string, out io.Writer) int {
 	flags.DurationVar(&c.Watchdog, "watchdog", 0,
 		"kill the program when its watchdog messages stop for this long; 0: never")
 	flags.DurationVar(&c.Grace, "grace", 10*time.Second, "time between SIGTERM and SIGKILL at the end")
+	bind := func(to *Bind) func(string) error {
+		return func(text string) (err error) {
+			*to, err = ParseBind(text)
+			return err
+		}
+	}
+	flags.Func("bind", "show one folder in the place of another to the program alone (`from:to`)", bind(&c.Bind))
+	var inside Bind
+	flags.Func(insideFlag, "bind `from:to` in the namespace of this process and become the program: rig-agent calls itself",
+		bind(&inside))
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
 	c.Command = flags.Args()
 	c.Log = slog.New(slog.NewTextHandler(out, nil)).With("from", "rig-agent")
+	if inside != (Bind{}) && len(c.Command) > 0 {
+		c.Log.Error("cannot start the program", "err", become(inside, c.Command))
+		return 1
+	}
 	if c.Status == "" || c.Notify == "" || len(c.Command) == 0 {
 		flags.Usage()
 		return 2

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -23,6 +22,7 @@ type Config struct {
 	Notify   string        // the path of the notification socket; at most 107 bytes
 	Watchdog time.Duration // kill the program when its messages stop for this long; 0: never
 	Grace    time.Duration // between SIGTERM and SIGKILL at the end
+	Bind     Bind          // optional
 	Log      *slog.Logger
 }
 
@@ -116,7 +116,7 @@ func Run(ctx context.Context, c Config) error {
 
 // life runs the program once and returns how it ended.
 func (c Config) life(ctx context.Context, status *Status, messages <-chan string) (string, error) {
-	cmd := exec.Command(c.Command[0], c.Command[1:]...)
+	cmd := c.command()
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+c.Notify)
 	if c.Watchdog > 0 {

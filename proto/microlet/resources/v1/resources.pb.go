@@ -87,7 +87,10 @@ type AllocateRequest struct {
 	// The UIDs of all pods that have a place on the node, this one among them. What others hold is free.
 	PlacedPodUids []string `protobuf:"bytes,2,rep,name=placed_pod_uids,json=placedPodUids,proto3" json:"placed_pod_uids,omitempty"`
 	// Something of the pod runs: it keeps what it was granted, even if that is unhealthy or its plugin is away.
-	Running       bool `protobuf:"varint,3,opt,name=running,proto3" json:"running,omitempty"`
+	Running bool `protobuf:"varint,3,opt,name=running,proto3" json:"running,omitempty"`
+	// When the placed pods were looked up. Calls may overtake each other: a pod that asked later is not free because it is
+	// not among them. Without it, they count as looked up when the call arrives.
+	PlacedAt      *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=placed_at,json=placedAt,proto3" json:"placed_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -141,6 +144,13 @@ func (x *AllocateRequest) GetRunning() bool {
 		return x.Running
 	}
 	return false
+}
+
+func (x *AllocateRequest) GetPlacedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.PlacedAt
+	}
+	return nil
 }
 
 // AllocateResponse is the decision.
@@ -1313,11 +1323,12 @@ var File_microlet_resources_v1_resources_proto protoreflect.FileDescriptor
 
 const file_microlet_resources_v1_resources_proto_rawDesc = "" +
 	"\n" +
-	"%microlet/resources/v1/resources.proto\x12\x15microlet.resources.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"e\n" +
+	"%microlet/resources/v1/resources.proto\x12\x15microlet.resources.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9e\x01\n" +
 	"\x0fAllocateRequest\x12\x10\n" +
 	"\x03pod\x18\x01 \x01(\fR\x03pod\x12&\n" +
 	"\x0fplaced_pod_uids\x18\x02 \x03(\tR\rplacedPodUids\x12\x18\n" +
-	"\arunning\x18\x03 \x01(\bR\arunning\"\xf3\x02\n" +
+	"\arunning\x18\x03 \x01(\bR\arunning\x127\n" +
+	"\tplaced_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bplacedAt\"\xf3\x02\n" +
 	"\x10AllocateResponse\x12?\n" +
 	"\agranted\x18\x01 \x01(\v2#.microlet.resources.v1.PodResourcesH\x00R\agranted\x12B\n" +
 	"\x04wait\x18\x02 \x01(\v2,.microlet.resources.v1.AllocateResponse.WaitH\x00R\x04wait\x12Q\n" +
@@ -1452,36 +1463,37 @@ var file_microlet_resources_v1_resources_proto_goTypes = []any{
 	(*timestamppb.Timestamp)(nil),         // 24: google.protobuf.Timestamp
 }
 var file_microlet_resources_v1_resources_proto_depIdxs = []int32{
-	3,  // 0: microlet.resources.v1.AllocateResponse.granted:type_name -> microlet.resources.v1.PodResources
-	15, // 1: microlet.resources.v1.AllocateResponse.wait:type_name -> microlet.resources.v1.AllocateResponse.Wait
-	16, // 2: microlet.resources.v1.AllocateResponse.rejection:type_name -> microlet.resources.v1.AllocateResponse.Rejection
-	4,  // 3: microlet.resources.v1.PodResources.containers:type_name -> microlet.resources.v1.ContainerResources
-	19, // 4: microlet.resources.v1.ContainerResources.devices:type_name -> microlet.resources.v1.ContainerResources.Devices
-	17, // 5: microlet.resources.v1.ContainerResources.env:type_name -> microlet.resources.v1.ContainerResources.EnvEntry
-	20, // 6: microlet.resources.v1.ContainerResources.mounts:type_name -> microlet.resources.v1.ContainerResources.Mount
-	21, // 7: microlet.resources.v1.ContainerResources.device_nodes:type_name -> microlet.resources.v1.ContainerResources.DeviceNode
-	18, // 8: microlet.resources.v1.ContainerResources.annotations:type_name -> microlet.resources.v1.ContainerResources.AnnotationsEntry
-	0,  // 9: microlet.resources.v1.Device.health:type_name -> microlet.resources.v1.Health
-	22, // 10: microlet.resources.v1.NodeResources.resources:type_name -> microlet.resources.v1.NodeResources.Resource
-	23, // 11: microlet.resources.v1.ListPluginsResponse.plugins:type_name -> microlet.resources.v1.ListPluginsResponse.Plugin
-	5,  // 12: microlet.resources.v1.ContainerResources.Devices.devices:type_name -> microlet.resources.v1.Device
-	24, // 13: microlet.resources.v1.ListPluginsResponse.Plugin.since:type_name -> google.protobuf.Timestamp
-	5,  // 14: microlet.resources.v1.ListPluginsResponse.Plugin.devices:type_name -> microlet.resources.v1.Device
-	1,  // 15: microlet.resources.v1.ResourcesService.Allocate:input_type -> microlet.resources.v1.AllocateRequest
-	7,  // 16: microlet.resources.v1.ResourcesService.PrepareContainer:input_type -> microlet.resources.v1.PrepareContainerRequest
-	9,  // 17: microlet.resources.v1.ResourcesService.RegisterPlugin:input_type -> microlet.resources.v1.RegisterPluginRequest
-	11, // 18: microlet.resources.v1.ResourcesService.DeregisterPlugin:input_type -> microlet.resources.v1.DeregisterPluginRequest
-	13, // 19: microlet.resources.v1.ResourcesService.ListPlugins:input_type -> microlet.resources.v1.ListPluginsRequest
-	2,  // 20: microlet.resources.v1.ResourcesService.Allocate:output_type -> microlet.resources.v1.AllocateResponse
-	8,  // 21: microlet.resources.v1.ResourcesService.PrepareContainer:output_type -> microlet.resources.v1.PrepareContainerResponse
-	10, // 22: microlet.resources.v1.ResourcesService.RegisterPlugin:output_type -> microlet.resources.v1.RegisterPluginResponse
-	12, // 23: microlet.resources.v1.ResourcesService.DeregisterPlugin:output_type -> microlet.resources.v1.DeregisterPluginResponse
-	14, // 24: microlet.resources.v1.ResourcesService.ListPlugins:output_type -> microlet.resources.v1.ListPluginsResponse
-	20, // [20:25] is the sub-list for method output_type
-	15, // [15:20] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	24, // 0: microlet.resources.v1.AllocateRequest.placed_at:type_name -> google.protobuf.Timestamp
+	3,  // 1: microlet.resources.v1.AllocateResponse.granted:type_name -> microlet.resources.v1.PodResources
+	15, // 2: microlet.resources.v1.AllocateResponse.wait:type_name -> microlet.resources.v1.AllocateResponse.Wait
+	16, // 3: microlet.resources.v1.AllocateResponse.rejection:type_name -> microlet.resources.v1.AllocateResponse.Rejection
+	4,  // 4: microlet.resources.v1.PodResources.containers:type_name -> microlet.resources.v1.ContainerResources
+	19, // 5: microlet.resources.v1.ContainerResources.devices:type_name -> microlet.resources.v1.ContainerResources.Devices
+	17, // 6: microlet.resources.v1.ContainerResources.env:type_name -> microlet.resources.v1.ContainerResources.EnvEntry
+	20, // 7: microlet.resources.v1.ContainerResources.mounts:type_name -> microlet.resources.v1.ContainerResources.Mount
+	21, // 8: microlet.resources.v1.ContainerResources.device_nodes:type_name -> microlet.resources.v1.ContainerResources.DeviceNode
+	18, // 9: microlet.resources.v1.ContainerResources.annotations:type_name -> microlet.resources.v1.ContainerResources.AnnotationsEntry
+	0,  // 10: microlet.resources.v1.Device.health:type_name -> microlet.resources.v1.Health
+	22, // 11: microlet.resources.v1.NodeResources.resources:type_name -> microlet.resources.v1.NodeResources.Resource
+	23, // 12: microlet.resources.v1.ListPluginsResponse.plugins:type_name -> microlet.resources.v1.ListPluginsResponse.Plugin
+	5,  // 13: microlet.resources.v1.ContainerResources.Devices.devices:type_name -> microlet.resources.v1.Device
+	24, // 14: microlet.resources.v1.ListPluginsResponse.Plugin.since:type_name -> google.protobuf.Timestamp
+	5,  // 15: microlet.resources.v1.ListPluginsResponse.Plugin.devices:type_name -> microlet.resources.v1.Device
+	1,  // 16: microlet.resources.v1.ResourcesService.Allocate:input_type -> microlet.resources.v1.AllocateRequest
+	7,  // 17: microlet.resources.v1.ResourcesService.PrepareContainer:input_type -> microlet.resources.v1.PrepareContainerRequest
+	9,  // 18: microlet.resources.v1.ResourcesService.RegisterPlugin:input_type -> microlet.resources.v1.RegisterPluginRequest
+	11, // 19: microlet.resources.v1.ResourcesService.DeregisterPlugin:input_type -> microlet.resources.v1.DeregisterPluginRequest
+	13, // 20: microlet.resources.v1.ResourcesService.ListPlugins:input_type -> microlet.resources.v1.ListPluginsRequest
+	2,  // 21: microlet.resources.v1.ResourcesService.Allocate:output_type -> microlet.resources.v1.AllocateResponse
+	8,  // 22: microlet.resources.v1.ResourcesService.PrepareContainer:output_type -> microlet.resources.v1.PrepareContainerResponse
+	10, // 23: microlet.resources.v1.ResourcesService.RegisterPlugin:output_type -> microlet.resources.v1.RegisterPluginResponse
+	12, // 24: microlet.resources.v1.ResourcesService.DeregisterPlugin:output_type -> microlet.resources.v1.DeregisterPluginResponse
+	14, // 25: microlet.resources.v1.ResourcesService.ListPlugins:output_type -> microlet.resources.v1.ListPluginsResponse
+	21, // [21:26] is the sub-list for method output_type
+	16, // [16:21] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_microlet_resources_v1_resources_proto_init() }

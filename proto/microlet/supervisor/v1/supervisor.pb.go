@@ -38,6 +38,9 @@ const (
 	State_STATE_STUCK State = 6
 	// The service is started by something else, such as a unit or a pod of its own. Only its heartbeat is known.
 	State_STATE_EXTERNAL State = 7
+	// The service runs on demand, and nothing has needed it yet. Its sockets are open: it starts with the first
+	// connection.
+	State_STATE_ON_DEMAND State = 8
 )
 
 // Enum value maps for State.
@@ -51,6 +54,7 @@ var (
 		5: "STATE_STOPPED",
 		6: "STATE_STUCK",
 		7: "STATE_EXTERNAL",
+		8: "STATE_ON_DEMAND",
 	}
 	State_value = map[string]int32{
 		"STATE_UNSPECIFIED": 0,
@@ -61,6 +65,7 @@ var (
 		"STATE_STOPPED":     5,
 		"STATE_STUCK":       6,
 		"STATE_EXTERNAL":    7,
+		"STATE_ON_DEMAND":   8,
 	}
 )
 
@@ -758,7 +763,7 @@ const file_microlet_supervisor_v1_supervisor_proto_rawDesc = "" +
 	"\x06follow\x18\x04 \x01(\bR\x06follow\"@\n" +
 	"\x10ReadLogsResponse\x12\x14\n" +
 	"\x05lines\x18\x01 \x03(\fR\x05lines\x12\x16\n" +
-	"\x06missed\x18\x02 \x01(\bR\x06missed*\xa2\x01\n" +
+	"\x06missed\x18\x02 \x01(\bR\x06missed*\xb7\x01\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eSTATE_STARTING\x10\x01\x12\x0f\n" +
@@ -767,7 +772,8 @@ const file_microlet_supervisor_v1_supervisor_proto_rawDesc = "" +
 	"\x0eSTATE_STOPPING\x10\x04\x12\x11\n" +
 	"\rSTATE_STOPPED\x10\x05\x12\x0f\n" +
 	"\vSTATE_STUCK\x10\x06\x12\x12\n" +
-	"\x0eSTATE_EXTERNAL\x10\a2\xc7\x02\n" +
+	"\x0eSTATE_EXTERNAL\x10\a\x12\x13\n" +
+	"\x0fSTATE_ON_DEMAND\x10\b2\xc7\x02\n" +
 	"\x11SupervisorService\x12`\n" +
 	"\tGetStatus\x12(.microlet.supervisor.v1.GetStatusRequest\x1a).microlet.supervisor.v1.GetStatusResponse\x12o\n" +
 	"\x0eRestartProcess\x12-.microlet.supervisor.v1.RestartProcessRequest\x1a..microlet.supervisor.v1.RestartProcessResponse\x12_\n" +

@@ -14,6 +14,7 @@ import (
 	"github.com/microlet/microlet/services/pleg"
 	"github.com/microlet/microlet/services/podsync"
 	"github.com/microlet/microlet/services/prober"
+	"github.com/microlet/microlet/services/resources"
 	"github.com/microlet/microlet/services/stats"
 )
 
@@ -22,5 +23,6 @@ func Services() []service.Definition {
 	return []service.Definition{
 		bus.Definition(), podsync.Definition(), pleg.Definition(), prober.Definition(), nodestatus.Definition(),
 		imagegc.Definition(), stats.Definition(), evictor.Definition(), nodeapi.Definition(),
+		resources.Definition(),
 	}
 }

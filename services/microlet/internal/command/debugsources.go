@@ -89,6 +89,9 @@ func processSources(ctx context.Context, cfg *service.Config) []debugbundle.Sour
 		if p.State == "external" {
 			continue // its log is elsewhere
 		}
+		if p.State == stateOnDemand {
+			continue // it has none yet
+		}
 		sources = append(sources, debugbundle.Source{
 			Name: "logs/" + p.Service + ".log",
 			Collect: func(ctx context.Context) ([]byte, error) {

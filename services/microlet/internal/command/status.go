@@ -52,8 +52,9 @@ func newStatus() *cobra.Command {
 			"Only root may ask. It ends with 0 if \"microlet up\" answers, whatever the services do, and with 1 if\n" +
 			"it does not.\n" +
 			"Where units start the services, it shows them as external, by their heartbeats.\n" +
-			"With --exit-code it ends with 3 if a service is not ready; external ones are ready while their\n" +
-			"heartbeats come. With --wait it does so only after --timeout.",
+			"A service that is \"on demand\" starts with the first connection to one of its sockets.\n" +
+			"With --exit-code it ends with 3 if a service is neither ready nor on demand; external ones are\n" +
+			"ready while their heartbeats come. With --wait it does so only after --timeout.",
 		Example: "  microlet status\n  microlet status podsync -o yaml\n  microlet status --wait --timeout=2m",
 		Args:    anyServices,
 	}
@@ -313,7 +314,7 @@ func newStatusOf(a *supervisorv1.GetStatusResponse, now time.Time) Status {
 	for _, p := range a.GetProcesses() {
 		row := Process{
 			Service:     p.GetService(),
-			State:       strings.ToLower(strings.TrimPrefix(p.GetState().String(), "STATE_")),
+			State:       stateName(p.GetState()),
 			PID:         p.GetPid(),
 			Restarts:    p.GetRestarts(),
 			LastExit:    p.GetLastExit(),
@@ -350,6 +351,14 @@ func newStatusOf(a *supervisorv1.GetStatusResponse, now time.Time) Status {
 	return out
 }
 
+// stateOnDemand is the state of a service that nothing needs yet.
+const stateOnDemand = "on demand"
+
+// stateName is a state as operators see it.
+func stateName(s supervisorv1.State) string {
+	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(s.String(), "STATE_"), "_", " "))
+}
+
 // heartbeatLimit is the age from which on the heartbeat of an external process says that it is gone: three are missing.
 const heartbeatLimit = 15 * time.Second
 
@@ -357,7 +366,7 @@ const heartbeatLimit = 15 * time.Second
 func (s *Status) notReady() []string {
 	var names []string
 	for _, p := range s.Processes {
-		ready := p.State == "ready"
+		ready := p.State == "ready" || p.State == stateOnDemand
 		if p.State == "external" {
 			ready = p.HeartbeatAgeSeconds != nil && *p.HeartbeatAgeSeconds < heartbeatLimit.Seconds()
 		}

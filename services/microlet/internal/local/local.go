@@ -23,6 +23,7 @@ import (
 	"github.com/microlet/microlet/services/internal/telemetry"
 	"github.com/microlet/microlet/services/pleg"
 	"github.com/microlet/microlet/services/prober"
+	"github.com/microlet/microlet/services/resources"
 	"github.com/microlet/microlet/services/stats"
 )
 
@@ -36,6 +37,7 @@ const checkTimeout = 5 * time.Second
 func services() []service.Definition {
 	return []service.Definition{
 		pleg.Definition(), prober.Definition(), imagegc.Definition(), stats.Definition(), evictor.Definition(),
+		resources.Definition(),
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 
 // capabilities that an Identity may name.
 var capabilities = map[string]uint{
+	"CAP_DAC_OVERRIDE":     unix.CAP_DAC_OVERRIDE,
 	"CAP_DAC_READ_SEARCH":  unix.CAP_DAC_READ_SEARCH,
 	"CAP_NET_BIND_SERVICE": unix.CAP_NET_BIND_SERVICE,
 	"CAP_SYSLOG":           unix.CAP_SYSLOG,

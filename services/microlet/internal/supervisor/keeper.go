@@ -46,7 +46,7 @@ type keeper struct {
 	metrics  *metrics
 	log      *slog.Logger
 
-	firstReady chan struct{}  // closed at the first READY=1
+	firstReady chan struct{}  // closed at the first READY=1, or when the process is not needed yet
 	stopping   chan struct{}  // closed to stop
 	kill       chan struct{}  // closed when the stop's time is over
 	done       chan struct{}  // closed when run has returned
@@ -101,6 +101,11 @@ func (k *keeper) asked() bool {
 func (k *keeper) run() {
 	defer close(k.done)
 	defer k.watches.Wait()
+	defer func() { closeSockets(k.spec.sockets) }()
+	if !k.await() {
+		k.update(func(p *Process) { p.State = Stopped })
+		return
+	}
 	var b backoff
 	for starts := 0; !k.asked(); starts++ {
 		began := time.Now()
@@ -272,11 +277,7 @@ func (k *keeper) take(n note, dog *watchdog) {
 			p.State = Ready
 			dog.ready(now)
 			k.log.Info("process is ready", logkey.After, now.Sub(p.Started).Round(time.Millisecond))
-			select {
-			case <-k.firstReady:
-			default:
-				close(k.firstReady)
-			}
+			k.settle()
 		}
 	})
 }

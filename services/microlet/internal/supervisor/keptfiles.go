@@ -4,10 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"regexp"
-	"strconv"
-	"strings"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -78,19 +76,14 @@ func (k *keptFiles) remove(name string) {
 	k.names, k.files = names, files
 }
 
-// give lets the command inherit the files, as sd_listen_fds(3) describes it. LISTEN_PID is left out: it is not known
-// yet.
-func (k *keptFiles) give(cmd *exec.Cmd) {
+// all returns the files and their names.
+func (k *keptFiles) all() ([]*os.File, []string) {
 	if k == nil {
-		return
+		return nil, nil
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if len(k.files) == 0 {
-		return
-	}
-	cmd.ExtraFiles = append(cmd.ExtraFiles, k.files...)
-	cmd.Env = append(cmd.Env, "LISTEN_FDS="+strconv.Itoa(len(k.files)), "LISTEN_FDNAMES="+strings.Join(k.names, ":"))
+	return slices.Clone(k.files), slices.Clone(k.names)
 }
 
 // filesOf returns the files that came with a datagram.

@@ -21,12 +21,12 @@ const keptDirEnv = "SUPERVISOR_TEST_KEPT"
 
 // keep has the supervisor keep an open FIFO, or says that it was given one.
 func keep(ctx context.Context, n *run.Notifier) error {
-	files, err := run.Inherited()
+	in, err := run.Inherited()
 	if err != nil {
 		return err
 	}
 	dir, status := os.Getenv(keptDirEnv), "inherited"
-	f := files["fifo"]
+	f := in.Kept["fifo"]
 	if f == nil {
 		if f, err = os.OpenFile(filepath.Join(dir, "fifo"), os.O_WRONLY, 0); err != nil {
 			return err

@@ -80,6 +80,8 @@ func behave(behaviour string) error {
 		return change(ctx, n)
 	case "keep":
 		return keep(ctx, n)
+	case "answer":
+		return answer(ctx, n)
 	case "parent", "daemon": // leaves a child of its own behind, a daemon in a session of its own
 		cmd := exec.Command("sleep", "600")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: behaviour == "daemon"}

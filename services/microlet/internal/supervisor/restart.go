@@ -26,6 +26,8 @@ func (k *keeper) restart() error {
 	switch p := k.snapshot(); p.State {
 	case Waiting:
 		return fmt.Errorf("%s is not started yet", p.Name)
+	case Idle:
+		return fmt.Errorf("%s does not run: it starts when something needs it", p.Name)
 	case Stuck:
 		return fmt.Errorf("%s cannot start: it %s", p.Name, p.Status)
 	}

@@ -49,6 +49,9 @@ type Spec struct {
 	// Writable are folders. A process with NoNewPrivileges may write below them only, also where its user may write
 	// elsewhere. Where the kernel cannot enforce that, the log says so. Empty forbids nothing.
 	Writable []string
+	// Hidden are folders and files that the process does not see. Where the kernel refuses that, the log says so, and the
+	// process sees them. Empty hides nothing.
+	Hidden []string
 	// OOMScoreAdj is the process's adjustment of the OOM killer's score; 0 leaves it the supervisor's.
 	OOMScoreAdj int
 	// Cgroup is the process's own; nil starts it in the supervisor's. A process that cannot be brought there runs all the
@@ -57,6 +60,8 @@ type Spec struct {
 	// KeptFiles is how many files the supervisor keeps open for the process's successor (FDSTORE=1 of sd_notify(3)).
 	// Default: 0, none.
 	KeptFiles int
+	// OnDemand has the process start only when there is something to do for it; nil starts it with the supervisor.
+	OnDemand *OnDemand
 	// StopStage orders the stop: those of stage 0 first, then 1 and so on; one stage stops at once.
 	StopStage int
 	// Exclusive says what the process holds that a successor needs and cannot have while it lives, such as a lock.
@@ -65,6 +70,9 @@ type Spec struct {
 	// Release frees what a process holds that was killed and does not end, before its successor is started. Nil
 	// frees nothing.
 	Release func() error
+
+	// sockets are those of OnDemand, once they are open.
+	sockets []socket
 }
 
 // Options say what is supervised and how.
@@ -152,6 +160,7 @@ const (
 	Stopped               // ended after it was asked to stop
 	Stuck                 // killed, does not end, and keeps its successor from starting
 	External              // started by something else
+	Idle                  // runs on demand, and is not needed yet
 )
 
 // Process is the account of one process at one time.

@@ -177,7 +177,7 @@ func (s *Supervisor) stop(started []*keeper) {
 // metrics count what the supervisor had to do.
 type metrics struct {
 	restarts, watchdog, refused *prometheus.CounterVec
-	stuck                       *prometheus.GaugeVec
+	stuck, idle                 *prometheus.GaugeVec
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
@@ -188,14 +188,17 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		}
 		return c
 	}
-	stuck := prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "microlet_supervisor_stuck_processes", Help: "Processes that were killed and do not end.",
-	}, []string{"service"})
-	if r != nil {
-		r.MustRegister(stuck)
+	gauge := func(name, help string) *prometheus.GaugeVec {
+		g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{"service"})
+		if r != nil {
+			r.MustRegister(g)
+		}
+		return g
 	}
 	return &metrics{
-		stuck:    stuck,
+		stuck: gauge("microlet_supervisor_stuck_processes", "Processes that were killed and do not end."),
+		idle: gauge("microlet_supervisor_idle_processes",
+			"Processes that run on demand and have not been started yet, because nothing needs them."),
 		restarts: vec("microlet_supervisor_restarts_total", "Starts of a process after its first."),
 		watchdog: vec("microlet_supervisor_watchdog_kills_total", "Processes killed because they hung."),
 		refused: vec("microlet_supervisor_notifications_refused_total",

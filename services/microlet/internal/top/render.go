@@ -96,7 +96,8 @@ func processLines(n, before *Node) []string {
 			heartbeat,
 		})
 	}
-	return table(rows, func(i int) bool { return n.Processes[i].State != "ready" && n.Processes[i].State != "external" })
+	well := []string{"ready", "external", "on demand"}
+	return table(rows, func(i int) bool { return !slices.Contains(well, n.Processes[i].State) })
 }
 
 // figureLines has the rates on the left and what waits on the right.

@@ -54,7 +54,7 @@ func (c *Config) supervised(s service.Definition) bool {
 }
 
 // external accounts for the replicas of the services that something else starts, by their heartbeats. A service that
-// none was heard of is there once.
+// none was heard of is there once. One that runs on demand is not needed then.
 func (s *server) external() []supervisor.Process {
 	var all []supervisor.Process
 	for _, r := range s.externals {
@@ -70,7 +70,11 @@ func (s *server) external() []supervisor.Process {
 			})
 		}
 		if len(all) == before {
-			all = append(all, supervisor.Process{Name: string(r), State: supervisor.External})
+			state := supervisor.External
+			if slices.Contains(s.onDemand, r) { // it puts a heartbeat once it is started
+				state = supervisor.Idle
+			}
+			all = append(all, supervisor.Process{Name: string(r), State: state})
 		}
 		slices.SortFunc(all[before:], func(a, b supervisor.Process) int { return cmp.Compare(a.Name, b.Name) })
 	}

@@ -86,7 +86,8 @@ func folders(placement string) ([]folder, error) {
 	return list, nil
 }
 
-// writable are the folders that a service may write to: its own. Root's may write everywhere.
+// writable are the folders that a service may write to: its own, and those of root's that it has to. Root's may write
+// everywhere.
 func (c *Config) writable(s service.Definition, id role.Identity) []string {
 	if id.UID == 0 {
 		return nil
@@ -97,6 +98,9 @@ func (c *Config) writable(s service.Definition, id role.Identity) []string {
 	}
 	if s.StateDir != nil {
 		own = append(own, s.StateDir())
+	}
+	if s.Folders != nil {
+		own = append(own, s.Folders(c.Kubelet)...)
 	}
 	return own
 }
@@ -287,11 +291,16 @@ func removeSharedSockets(ctx context.Context, root *os.Root) error {
 }
 
 // removeDeadSockets empties the folders of sockets of whatever no living server answers on. There may be fewer
-// replicas from now on, and who looks for replicas finds them by their sockets.
-func removeDeadSockets(ctx context.Context, root *os.Root) error {
+// replicas from now on, and who looks for replicas finds them by their sockets. To ask a service that runs on demand
+// would start it: its gRPC socket stays until it is opened again.
+func removeDeadSockets(ctx context.Context, root *os.Root, onDemand []role.Role) error {
 	var cfg service.Config
 	for _, r := range role.All() {
-		if err := removeDead(ctx, root, cfg.SocketDir(r)); err != nil {
+		var kept []string
+		if slices.Contains(onDemand, r) {
+			kept = append(kept, filepath.Base(cfg.Socket(r)))
+		}
+		if err := removeDead(ctx, root, cfg.SocketDir(r), kept...); err != nil {
 			return fmt.Errorf("runtime folder: sockets of %s: %w", r, err)
 		}
 	}
@@ -299,8 +308,8 @@ func removeDeadSockets(ctx context.Context, root *os.Root) error {
 }
 
 // removeSockets removes the sockets of one process of a service, which is dead and still listens: a successor would not
-// replace a socket that answers.
-func removeSockets(dir string, r role.Role, replica int) (err error) {
+// replace a socket that answers. Those with the names in kept stay.
+func removeSockets(dir string, r role.Role, replica int, kept ...string) (err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return fmt.Errorf("sockets of %s: %w", r, err)
@@ -320,7 +329,7 @@ func removeSockets(dir string, r role.Role, replica int) (err error) {
 		if !several {
 			own = service.DefaultReplica
 		}
-		if !isSocket || own != strconv.Itoa(replica) {
+		if !isSocket || own != strconv.Itoa(replica) || slices.Contains(kept, e.Name()) {
 			continue
 		}
 		if err := discard(ctx, root, filepath.Join(folder, e.Name())); err != nil {
@@ -330,8 +339,9 @@ func removeSockets(dir string, r role.Role, replica int) (err error) {
 	return nil
 }
 
-// removeDead does it in one folder. The folder is a service's, which may put there what it likes.
-func removeDead(ctx context.Context, root *os.Root, dir string) (err error) {
+// removeDead does it in one folder, but for the names in kept. The folder is a service's, which may put there what it
+// likes.
+func removeDead(ctx context.Context, root *os.Root, dir string, kept ...string) (err error) {
 	list, err := root.Open(dir)
 	if err != nil {
 		return err
@@ -342,7 +352,7 @@ func removeDead(ctx context.Context, root *os.Root, dir string) (err error) {
 		return err
 	}
 	for _, name := range names {
-		if answers(list, name) {
+		if slices.Contains(kept, name) || answers(list, name) {
 			continue
 		}
 		if err := discard(ctx, root, filepath.Join(dir, name)); err != nil {

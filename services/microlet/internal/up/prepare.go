@@ -27,8 +27,9 @@ const (
 )
 
 // prepare makes the runtime folder what the services need, and keeps it to this process until
-// release is called or the process ends.
-func prepare(ctx context.Context, dir string, placement string) (release func() error, err error) {
+// release is called or the process ends. Some services run on demand: what starts them may listen on their sockets.
+func prepare(ctx context.Context, dir string, placement string, onDemand ...role.Role) (release func() error,
+	err error) {
 	if os.Geteuid() != 0 {
 		return nil, fmt.Errorf("the runtime folder is made by uid %d: run it as root, it gives each service its own identity",
 			os.Geteuid())
@@ -48,14 +49,14 @@ func prepare(ctx context.Context, dir string, placement string) (release func() 
 	if err != nil {
 		return nil, err
 	}
-	if err := fill(ctx, dir, placement); err != nil {
+	if err := fill(ctx, dir, placement, onDemand); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
 	return lock.Close, nil
 }
 
 // fill makes the folders and the services' keys. The bus itself empties its store after a boot.
-func fill(ctx context.Context, dir, placement string) error {
+func fill(ctx context.Context, dir, placement string, onDemand []role.Role) error {
 	ctx, cancel := context.WithTimeout(ctx, removalTime)
 	defer cancel()
 	root, err := os.OpenRoot(dir)
@@ -66,7 +67,7 @@ func fill(ctx context.Context, dir, placement string) error {
 	if err := makeFolders(ctx, root, placement); err != nil {
 		return err
 	}
-	if err := removeDeadSockets(ctx, root); err != nil {
+	if err := removeDeadSockets(ctx, root, onDemand); err != nil {
 		return err
 	}
 	empty(ctx, root, removed)

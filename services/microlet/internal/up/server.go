@@ -32,6 +32,7 @@ type server struct {
 	nodeName   string
 	agents     agents
 	externals  []role.Role
+	onDemand   []role.Role // of all services
 	heartbeats *bus.View[*busv1.Heartbeat]
 	log        *recentlog.Log
 	kubelet    *kubeletconfig.Config
@@ -41,6 +42,7 @@ type server struct {
 func newServer(c *Config, a agents, heartbeats *bus.View[*busv1.Heartbeat], log *recentlog.Log) *server {
 	return &server{
 		placement: c.Placement, nodeName: c.Service.NodeName, agents: a, externals: c.externals(),
+		onDemand:   c.onDemandRoles(),
 		heartbeats: heartbeats, log: log, kubelet: c.Kubelet, started: time.Now(),
 	}
 }
@@ -168,4 +170,5 @@ var states = map[supervisor.State]supervisorv1.State{
 	supervisor.Stopped:  supervisorv1.State_STATE_STOPPED,
 	supervisor.Stuck:    supervisorv1.State_STATE_STUCK,
 	supervisor.External: supervisorv1.State_STATE_EXTERNAL,
+	supervisor.Idle:     supervisorv1.State_STATE_ON_DEMAND,
 }

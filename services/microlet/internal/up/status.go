@@ -50,7 +50,8 @@ func ExternalStatus(ctx context.Context, cfg service.Config) (*supervisorv1.GetS
 	if err = errors.Join(err, <-ended); err != nil {
 		return nil, fmt.Errorf("ask the bus on %s: %w", cfg.BusSocket(), err)
 	}
-	s := &server{placement: Units, heartbeats: heartbeats}
+	all := DefaultConfig()
+	s := &server{placement: Units, heartbeats: heartbeats, onDemand: all.onDemandRoles()}
 	for _, r := range role.All() {
 		if r != role.Up {
 			s.externals = append(s.externals, r)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/microlet/internal/catalog"
 )
 
@@ -40,8 +41,14 @@ func TestUnits(t *testing.T) {
 	target := strings.Join(unitOptions(t, "microlet.target")["Wants"], " ")
 	for _, s := range catalog.Services() {
 		name := "microlet-" + string(s.Role) + ".service"
-		if !slices.Contains(strings.Fields(target), name) {
-			t.Errorf("microlet.target does not want %s", name)
+		starts := []string{name}
+		if s.OnDemand != nil {
+			starts = []string{"microlet-" + string(s.Role) + ".socket", "microlet-" + string(s.Role) + ".path"}
+		}
+		for _, unit := range starts {
+			if !slices.Contains(strings.Fields(target), unit) {
+				t.Errorf("microlet.target does not want %s", unit)
+			}
 		}
 		id, err := role.Get(s.Role)
 		if err != nil {
@@ -90,6 +97,25 @@ func TestUnits(t *testing.T) {
 	}
 }
 
+// TestSocketUnits: the socket unit of a service that runs on demand has the sockets that "microlet up" opens for it.
+func TestSocketUnits(t *testing.T) {
+	cfg := DefaultConfig()
+	k := &kubeletconfig.Config{}
+	k.Node.RootDir = "/var/lib/kubelet"
+	for _, s := range cfg.Services {
+		if s.OnDemand == nil {
+			continue
+		}
+		want := []string{cfg.Service.Socket(s.Role)}
+		for _, socket := range s.OnDemand.Sockets(k) {
+			want = append(want, socket.Path)
+		}
+		if got := unitOptions(t, "microlet-"+string(s.Role)+".socket")["ListenStream"]; !slices.Equal(got, want) {
+			t.Errorf("the socket unit of %s listens on %q, want %q", s.Role, got, want)
+		}
+	}
+}
+
 // TestReadersOfPodsHaveRoomForThem: who may create pods decides how much the bus holds of them. A service that reads
 // pods has them once as they come, and decodes them.
 func TestReadersOfPodsHaveRoomForThem(t *testing.T) {
@@ -101,7 +127,7 @@ func TestReadersOfPodsHaveRoomForThem(t *testing.T) {
 	}
 	for _, s := range catalog.Services() {
 		switch s.Role {
-		case role.Prober, role.ImageGC, role.Stats, role.Evictor, role.NodeAPI:
+		case role.Prober, role.ImageGC, role.Stats, role.Evictor, role.NodeAPI, role.Resources:
 			if limit := s.Memory(); most == 0 || limit < 3*most {
 				t.Errorf("%s may take %d bytes, and the bus may hold pods of %d", s.Role, limit, most)
 			}

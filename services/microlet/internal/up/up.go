@@ -35,7 +35,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, turn.release()) }()
-	release, err := prepare(ctx, cfg.Service.RuntimeDir, cfg.Placement)
+	release, err := prepare(ctx, cfg.Service.RuntimeDir, cfg.Placement, cfg.onDemandRoles()...)
 	if err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 
 // makeFiles makes what services find on the disk when they start. It returns what is copied again when it changes.
 func (c *Config) makeFiles() ([]copied, error) {
-	if err := c.makeStateFolders(); err != nil {
+	if err := errors.Join(c.makeStateFolders(), c.makeServiceFolders()); err != nil {
 		return nil, err
 	}
 	return c.writeResolved()
@@ -102,7 +102,7 @@ func Prepare(ctx context.Context, cfg Config) (err error) {
 		return fmt.Errorf("--lock-file=%s: services that all are external have no process that holds the lock as long as "+
 			"they run: remove the flag, or use microlet up", path)
 	}
-	release, err := prepare(ctx, cfg.Service.RuntimeDir, cfg.Placement)
+	release, err := prepare(ctx, cfg.Service.RuntimeDir, cfg.Placement, cfg.onDemandRoles()...)
 	if err != nil {
 		return err
 	}
@@ -200,12 +200,14 @@ func (c *Config) agents(ctx context.Context, s *service.Service, limits *limits)
 				Nice:            a.Nice,
 				OOMScoreAdj:     a.OOMScoreAdj,
 				Writable:        c.writable(a, id),
+				Hidden:          c.hidden(a, path, fallback),
 				PrivateNetwork:  a.PrivateNetwork != nil && a.PrivateNetwork(),
 				KeptFiles:       a.KeptFiles,
 				StopStage:       a.StopStage,
 				Cgroup:          limits.of(a, processName(a, i)),
 				Exclusive:       c.exclusive(a.Role),
-				Release:         func() error { return removeSockets(c.Service.RuntimeDir, a.Role, i) },
+				Release:         func() error { return c.release(a, i) },
+				OnDemand:        c.onDemand(a, id),
 			})
 		}
 	}

@@ -13,12 +13,16 @@ var bare = []struct {
 	prefix string
 	owner  role.Role
 }{
+	{"kubelet_device_plugin_", role.Resources},
 	{"kubelet_evented_pleg_", role.PLEG},
 	{"kubelet_eviction", role.Evictor},
 	{"kubelet_http_", role.NodeAPI},
 	{"kubelet_image_garbage_collected_", role.ImageGC},
 	{"kubelet_node_name", role.NodeStatus},
 	{"kubelet_pleg_", role.PLEG},
+	{"kubelet_pod_resources_endpoint_", role.Resources},
+	{"kubelet_pod_requests_", role.NodeAPI},
+	{"kubelet_pod_watch_events_", role.NodeAPI},
 	{"kubelet_running_", role.PLEG},
 	{"kubelet_volume_metric_", role.Stats},
 	{"kubelet_volume_stats_", role.Stats},

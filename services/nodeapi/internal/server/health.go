@@ -14,6 +14,9 @@ import (
 	"github.com/microlet/microlet/services/nodeapi/internal/scrape"
 )
 
+// devicePlugin is the kubelet's check of whether device plugins can register. It has a path of its own alone.
+const devicePlugin = "device-plugin"
+
 // healthz speaks of the core alone: that this process answers, and that podsync's loop does not hang. A helper that is
 // away must not be a reason to restart the node.
 func (s *Server) healthz(w http.ResponseWriter, r *http.Request) {
@@ -56,8 +59,11 @@ func observe(ctx context.Context, name string, err error) {
 
 // check is one of the kubelet's checks.
 func (s *Server) check(ctx context.Context, name string) error {
-	if name == "syncloop" {
+	switch {
+	case name == "syncloop":
 		return s.options.Services.Healthy(ctx, role.Podsync)
+	case name == devicePlugin && s.options.Services.Exists(role.Resources): // it runs on demand
+		return s.options.Services.Healthy(ctx, role.Resources)
 	}
 	return nil // that this is answered is what ping and log say: the log never blocks here
 }
@@ -67,7 +73,7 @@ func (s *Server) healthCheck(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("check")
 	var err error
 	switch {
-	case slices.Contains([]string{"ping", "log", "syncloop"}, name):
+	case slices.Contains([]string{"ping", "log", "syncloop", devicePlugin}, name):
 		err = s.check(r.Context(), name)
 	case slices.Contains(scrape.Roles(), role.Role(name)) && s.options.Services.Exists(role.Role(name)):
 		err = s.options.Services.Healthy(r.Context(), role.Role(name))

@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/pluginsocket"
+	"github.com/microlet/microlet/services/internal/pluginsocket"
 )
 
 // bytesCodec has a server send bytes as they are.

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/pluginsocket"
+	"github.com/microlet/microlet/services/internal/pluginsocket"
 )
 
 const (

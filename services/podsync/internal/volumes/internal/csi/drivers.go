@@ -12,8 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 
+	"github.com/microlet/microlet/services/internal/pluginsocket"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/pluginregistration"
-	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/pluginsocket"
 )
 
 // PluginType is what a driver calls itself when it registers.

@@ -14,9 +14,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/microlet/microlet/services/internal/pluginsocket"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/csi/csitest"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/pluginregistration"
-	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/pluginsocket"
 )
 
 // node notes its calls.

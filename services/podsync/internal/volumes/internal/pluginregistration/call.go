@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
-	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/pluginsocket"
+	"github.com/microlet/microlet/services/internal/pluginsocket"
 )
 
 // The kubelet's deadlines.

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/pluginsocket"
+	"github.com/microlet/microlet/services/internal/pluginsocket"
 )
 
 const (

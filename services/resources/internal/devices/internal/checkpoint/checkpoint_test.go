@@ -1,0 +1,180 @@
+package checkpoint
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+)
+
+// kubelets is a file that the kubelet wrote.
+const kubelets = `{"Data":{"PodDeviceEntries":[{"PodUID":"uid","ContainerName":"c","ResourceName":"a.b/c",` +
+	`"DeviceIDs":{"-1":["b","a"],"0":null},"AllocResp":""}],"RegisteredDevices":{"a.b/c":["a","b"]}},"Checksum":`
+
+func write(t *testing.T, text string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, Name), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func content() Content {
+	return Content{
+		Entries: []Entry{
+			{Pod: "uid-1", Container: "z", Resource: "a.b/c", Devices: map[string][]int64{"x": {0, 1}, "y": nil, "w": {1}},
+				Answer: &pluginapi.ContainerAllocateResponse{Envs: map[string]string{"A": "1", "B": "2", "C": "3"}}},
+			{Pod: "uid-1", Container: "a", Resource: "a.b/d", Devices: map[string][]int64{"x": nil},
+				Answer: &pluginapi.ContainerAllocateResponse{}},
+		},
+		Registered: map[string][]string{"a.b/c": {"w", "x", "y"}, "a.b/d": {}},
+		Plugins:    []Plugin{{"a.b/c", "/p/c.sock", true}, {"a.b/c", "/p/d.sock", false}},
+	}
+}
+
+func equal(a, b Content) bool {
+	if len(a.Entries) != len(b.Entries) {
+		return false
+	}
+	for i := range a.Entries {
+		x, y := a.Entries[i], b.Entries[i]
+		if !proto.Equal(x.Answer, y.Answer) {
+			return false
+		}
+		x.Answer, y.Answer = nil, nil
+		if !reflect.DeepEqual(x, y) {
+			return false
+		}
+	}
+	return reflect.DeepEqual(a.Registered, b.Registered) && reflect.DeepEqual(a.Plugins, b.Plugins)
+}
+
+func TestWhatIsWrittenIsRead(t *testing.T) {
+	dir := t.TempDir()
+	f, c, err := Open(dir)
+	if err != nil || !equal(c, Content{}) {
+		t.Fatalf("without a file: %+v, %v", c, err)
+	}
+	if err := f.Store(content()); err != nil {
+		t.Fatal(err)
+	}
+	_, c, err = Open(dir)
+	if err != nil || !equal(c, content()) {
+		t.Errorf("it is read as %+v, %v", c, err)
+	}
+}
+
+// The checksum is computed here from the kubelet's types, as the kubelet does from its own.
+func TestTheKubeletsFile(t *testing.T) {
+	_, _, err := Open(write(t, kubelets+`1}`))
+	if err == nil || !strings.Contains(err.Error(), "is now: ") && !strings.Contains(err.Error(), ".bad now: ") {
+		t.Fatalf("another checksum counts: %v", err)
+	}
+	_, sum, _ := strings.Cut(err.Error(), "the checksum of field Data is ")
+	f, c, err := Open(write(t, kubelets+sum+`}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Content{
+		Entries: []Entry{{Pod: "uid", Container: "c", Resource: "a.b/c", Devices: map[string][]int64{"a": nil, "b": nil},
+			Answer: &pluginapi.ContainerAllocateResponse{}}},
+		Registered: map[string][]string{"a.b/c": {"a", "b"}},
+	}
+	if !equal(c, want) {
+		t.Errorf("it is read as %+v", c)
+	}
+	_ = f
+}
+
+// TestAFileOfTheKubelet has a file with the checksum that the kubelet gave it.
+func TestAFileOfTheKubelet(t *testing.T) {
+	const file = `{"Data":{"PodDeviceEntries":[{"PodUID":"uid","ContainerName":"c","ResourceName":"a.b/c","DeviceIDs":` +
+		`{"-1":["b","a"],"0":null},"AllocResp":"AAE="}],"RegisteredDevices":{"a.b/c":["a","b"]}},"Checksum":2024234939}`
+	dir := write(t, file)
+	_, c, err := Open(dir)
+	// The checksum is right, and the answer of that entry is none.
+	if err == nil || !strings.Contains(err.Error(), "Data.PodDeviceEntries[0]: AllocResp of pod uid, container c: ") ||
+		len(c.Entries) != 0 || len(c.Registered["a.b/c"]) != 2 {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, Name)); err != nil {
+		t.Errorf("the file is not there any more: %v", err)
+	}
+}
+
+func TestABadFileIsSetAside(t *testing.T) {
+	for _, text := range []string{"", "{", `{"Data":{},"Checksum":1}`, `{"Data":{"PodDeviceEntries":1},"Checksum":1}`} {
+		dir := write(t, text)
+		f, c, err := Open(dir)
+		if err == nil || !strings.Contains(err.Error(), "kubelet_internal_checkpoint.bad now: ") || !equal(c, Content{}) {
+			t.Errorf("%q: %+v, %v", text, c, err)
+		}
+		if _, err := os.Stat(filepath.Join(dir, Name)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%q: the file is still there: %v", text, err)
+		}
+		if err := f.Store(content()); err != nil {
+			t.Fatal(err)
+		}
+		if _, c, err := Open(dir); err != nil || !equal(c, content()) {
+			t.Errorf("%q: after that, %+v, %v", text, c, err)
+		}
+	}
+}
+
+func TestFieldsOfALaterVersionStay(t *testing.T) {
+	dir := t.TempDir()
+	f, _, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.inside = map[string]json.RawMessage{"Later": json.RawMessage("[1]")}
+	f.outside = map[string]json.RawMessage{"Beside": json.RawMessage("2")}
+	if err := f.Store(content()); err != nil {
+		t.Fatal(err)
+	}
+	f, c, err := Open(dir)
+	if err != nil || !equal(c, content()) {
+		t.Fatalf("%+v, %v", c, err)
+	}
+	if err := f.Store(Content{}); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, Name))
+	if err != nil || !strings.Contains(string(text), `"Later":[1]`) || !strings.Contains(string(text), `"Beside":2`) {
+		t.Errorf("%s, %v", text, err)
+	}
+}
+
+// FuzzOpen: each file is read or set aside, and what was read can be written and is the same then.
+func FuzzOpen(f *testing.F) {
+	f.Add([]byte(kubelets + "1}"))
+	f.Add([]byte(`{"Data":{"PodDeviceEntries":[{"PodUID":"u","ContainerName":"c","ResourceName":"r","DeviceIDs":{"3":["a"],` +
+		`"2":["a"]},"AllocResp":"CgYKAUESAUI="}],"RegisteredDevices":null},"Checksum":3,"Plugins":[{"Endpoint":"/x"}]}`))
+	f.Cleanup(func() { format.Sum = sum })
+	format.Sum = func([]byte) (uint64, error) { return 3, nil }
+	f.Fuzz(func(t *testing.T, text []byte) {
+		dir := write(t, string(text))
+		file, c, err := Open(dir)
+		if err != nil && !equal(c, Content{}) && !strings.Contains(err.Error(), "parts that cannot be used") {
+			t.Fatalf("%+v, %v", c, err)
+		}
+		if err := file.Store(c); err != nil {
+			t.Fatal(err)
+		}
+		_, again, err := Open(dir)
+		if err != nil {
+			t.Fatalf("what was read as %+v is then %v", c, err)
+		}
+		if len(again.Entries) != len(c.Entries) || len(again.Plugins) != len(c.Plugins) {
+			t.Fatalf("%+v is then %+v", c, again)
+		}
+	})
+}
