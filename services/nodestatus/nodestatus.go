@@ -82,8 +82,8 @@ func reportNode(cfg *Config, s *service.Service, clients *api.Clients, health po
 	collector := &observe.Collector{
 		Settings: cfg.settings(), Network: observe.HostNetwork{}, Limits: cfg.limits(), Reservation: cfg.reservation(),
 		Capacity: entries.Capacity, Runtime: entries.Runtime, Volumes: entries.Volumes, CSI: entries.CSI,
-		Images: entries.Images, Extended: entries.Extended, Pressure: entries.Pressure, Ready: ready, ShuttingDown: down.down.Load,
-		Found: entries.Addresses, Log: s.Log,
+		Images: entries.Images, Extended: entries.Extended, Pressure: entries.Pressure, Ready: ready,
+		ShuttingDown: down.down.Load, Found: entries.Addresses, Log: s.Log,
 	}
 	accepted := func(*v1.Node) {}
 	if cfg.Kubelet.ExternalCloud() { // the Node's addresses are the cloud controller manager's

@@ -75,8 +75,8 @@ func newPodWork(ctx context.Context, s *service.Service, cfg *Config, env *envir
 func (p *podWork) admit(s *service.Service, cfg *Config, env *environment, helpers admission.Helpers) (err error) {
 	o := admission.Options{
 		Kubelet: cfg.Kubelet, Helpers: helpers, HelperRecords: cfg.Service.HelpersDir(), Nodes: env.node.Object,
-		Extended: env.grants.Extended, Pressure: pressure.Watch(s.Bus).Under, Runtime: env.runtime, Evictor: eviction.NewPreemptor(env.workers, env.events),
-		Swaps: p.resources.config.Swaps, Log: s.Log, Metrics: s.Metrics,
+		Extended: env.grants.Extended, Pressure: pressure.Watch(s.Bus).Under, Runtime: env.runtime,
+		Evictor: eviction.NewPreemptor(env.workers, env.events), Swaps: p.resources.config.Swaps, Log: s.Log, Metrics: s.Metrics,
 	}
 	p.shutdown = shutdown.New(shutdown.Options{
 		Kubelet: cfg.Kubelet, Service: s, Pods: env.workers, Delivered: p.reports.Statuses.Delivered,

@@ -122,8 +122,8 @@ func waits(s *v1.PodStatus) string {
 	return ""
 }
 
-// A pod with a device waits while resources is away, hangs or lets it wait, and no other pod does. Then it runs with its
-// device.
+// A pod with a device waits while resources is away, hangs or lets it wait, and no other pod does. Then it runs with
+// its device.
 func TestAPodWaitsForItsDevice(t *testing.T) {
 	n := newNode(t)
 	reads := n.reads()

@@ -97,8 +97,8 @@ func (r *resources) registrations() (registered, deregistered int) {
 	return len(r.registered), r.deregistered
 }
 
-// A device plugin is passed on to resources, to a resources that starts again as well, and taken back when its socket is
-// gone.
+// A device plugin is passed on to resources, to a resources that starts again as well, and taken back when its socket
+// is gone.
 func TestADevicePluginIsPassedOn(t *testing.T) {
 	n := newNode(t)
 	r := n.resources(nil)

@@ -14,7 +14,7 @@ var remedies = map[string]string{
 	"NodePorts":                  "another pod of the node has the host port: change hostPort, or move one of them",
 	"NodeName":                   "spec.nodeName names another node",
 	"TaintToleration":            "add a toleration, or remove the taint from the Node",
-	"ResourcesNotReady":          "see whether the device plugin runs, and the state of the service resources in microlet status",
+	"ResourcesNotReady":          "see whether the device plugin runs, and whether resources does: microlet status",
 	"UnexpectedAdmissionError":   "delete the pod when what the message names is there; its controller creates another",
 	"SysctlForbidden":            "remove the sysctl from the pod, or allow it with allowedUnsafeSysctls",
 	"AppArmor":                   "remove the AppArmor profile, or run the pod on a node that has AppArmor",

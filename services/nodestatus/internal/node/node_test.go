@@ -332,7 +332,9 @@ func TestReconcile(t *testing.T) {
 	if _, has := old.Status.Capacity["hugepages-1Gi"]; has {
 		t.Error("huge pages of a size that the kernel lost are still there")
 	}
-	if Reconcile(old, func() *v1.Node { n := initial.DeepCopy(); n.Status.NodeInfo.BootID = "earlier"; return n }(), false) {
+	again := initial.DeepCopy()
+	again.Status.NodeInfo.BootID = "earlier"
+	if Reconcile(old, again, false) {
 		t.Error("reconciling twice changed something")
 	}
 }
@@ -349,7 +351,8 @@ func TestExtendedResources(t *testing.T) {
 	}}
 	existing, _, _ := s.Update(s.Initial(), observed(), now)
 	for name, amount := range map[v1.ResourceName]string{"example.com/away": "2", "example.com/opaque": "5"} {
-		existing.Status.Capacity[name], existing.Status.Allocatable[name] = resource.MustParse(amount), resource.MustParse(amount)
+		existing.Status.Capacity[name] = resource.MustParse(amount)
+		existing.Status.Allocatable[name] = resource.MustParse(amount)
 	}
 	existing.Status.NodeInfo.BootID = "earlier"
 	initial, _, _ := s.Update(s.Initial(), o, now)

@@ -119,8 +119,8 @@ func (s Settings) setAddresses(n *v1.Node, o Observed) {
 	}
 }
 
-// setResources takes over what is known, and leaves other resources, such as an operator's, as they are. Those of device
-// plugins stay as well while resources reports nothing.
+// setResources takes over what is known, and leaves other resources, such as an operator's, as they are. Those of
+// device plugins stay as well while resources reports nothing.
 func setResources(n *v1.Node, o Observed) {
 	for name, q := range o.Capacity {
 		setQuantity(&n.Status.Capacity, name, q.DeepCopy())

@@ -1,7 +1,8 @@
 // Package nodebus is nodestatus's part of the bus: the entries that it reads and those that it writes.
 //
 // It reads podsync's heartbeat, runtime, capacity, volumes in use and CSI drivers, pleg's relist, evictor's pressure,
-// imagegc's images and the extended resources of resources. It writes the node's addresses, and what the API server has accepted of the Node.
+// imagegc's images and the extended resources of resources. It writes the node's addresses, and what the
+// API server has accepted of the Node.
 package nodebus
 
 import (

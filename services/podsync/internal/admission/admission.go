@@ -88,8 +88,8 @@ func New(o Options) (*Admission, error) {
 	}}, handlers...)
 	handlers = append(handlers, o.Helpers, ContainerNumber{})
 	admitter := NewAdmitter(AdmitterOptions{
-		Handlers: handlers, Resizes: resizes, Nodes: o.Nodes, Extended: o.Extended, Evictor: o.Evictor, Running: o.Runtime.Running,
-		Metrics: o.Metrics, Log: o.Log,
+		Handlers: handlers, Resizes: resizes, Nodes: o.Nodes, Extended: o.Extended, Evictor: o.Evictor,
+		Running: o.Runtime.Running, Metrics: o.Metrics, Log: o.Log,
 	})
 	return &Admission{
 		Recorder:   newRecorder(admitter, o.Helpers, peer.Helpers{Dir: o.HelperRecords}, o.Log),

@@ -13,8 +13,8 @@ import (
 )
 
 // devices are the extended resources that the service resources hands out. It decides on them for a pod that was
-// admitted and keeps its place meanwhile, so NodeFit does not count them. The kubelet decides on them before the others,
-// and its predicates then find as many as it has handed out.
+// admitted and keeps its place meanwhile, so NodeFit does not count them. The kubelet decides on them before the
+// others, and its predicates then find as many as it has handed out.
 type devices struct {
 	allocatable v1.ResourceList
 	// known: resources has said which they are.

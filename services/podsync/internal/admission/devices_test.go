@@ -20,7 +20,7 @@ func TestNodeFitLeavesDevicesToResources(t *testing.T) {
 		{"a device", list(string(gpu), "1"), devices{list(string(gpu), "1"), true}, ""},
 		{"a device whose plugin is away", list(string(gpu), "0"), devices{list(string(gpu), "0"), true}, ""},
 		{"an operator's resource", list(string(gpu), "1"), devices{v1.ResourceList{}, true}, "OutOf" + string(gpu)},
-		{"an operator's resource that is used up", list(string(gpu), "0"), devices{v1.ResourceList{}, true}, "OutOf" + string(gpu)},
+		{"none of an operator's resource", list(string(gpu), "0"), devices{v1.ResourceList{}, true}, "OutOf" + string(gpu)},
 		{"a resource that the Node does not know", nil, devices{v1.ResourceList{}, true}, ""},
 		{"not enough, before resources has said anything", list(string(gpu), "1"), devices{}, "OutOf" + string(gpu)},
 		{"what a plugin left, before resources has said anything", list(string(gpu), "0"), devices{}, ""},

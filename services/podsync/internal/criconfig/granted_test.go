@@ -48,7 +48,8 @@ func TestAContainerWithDevices(t *testing.T) {
 		{HostPath: "/pods/u/disk", ContainerPath: "/dev/disk", Permissions: "mrw"},
 	}
 	mounts := []*runtimeapi.Mount{
-		{HostPath: "/usr/lib/gpu", ContainerPath: "/opt/gpu", Readonly: true}, {HostPath: "/host/files", ContainerPath: "/files"},
+		{HostPath: "/usr/lib/gpu", ContainerPath: "/opt/gpu", Readonly: true},
+		{HostPath: "/host/files", ContainerPath: "/files"},
 	}
 	cdi := []*runtimeapi.CDIDevice{{Name: "example.com/gpu=0"}}
 	for _, diff := range []string{

@@ -34,8 +34,8 @@ const (
 // reasonUnexpected is the reason of a pod that was rejected without one.
 const reasonUnexpected = "UnexpectedAdmissionError"
 
-// Allocate asks for what the containers of a pod need. placed are the pods that have a place on the node, this one among
-// them: what others hold may be given away. running says that something of the pod runs.
+// Allocate asks for what the containers of a pod need. placed are the pods that have a place on the node, this one
+// among them: what others hold may be given away. running says that something of the pod runs.
 //
 // The result admits or rejects the pod. With an error, the pod has to wait, and the text says for what.
 func (g *Grants) Allocate(ctx context.Context, p *v1.Pod, placed []types.UID,

@@ -253,7 +253,8 @@ func TestWhatAContainerGets(t *testing.T) {
 		t.Errorf("not prepared: %v", err)
 	}
 	w.peer.prepared = nil
-	for _, of := range []*resourcesv1.PodResources{granted(), granted("example.com/other"), granted(gpu, "example.com/other")} {
+	const other = "example.com/other"
+	for _, of := range []*resourcesv1.PodResources{granted(), granted(other), granted(gpu, other)} {
 		w.bucket(true, map[string]*resourcesv1.PodResources{"a": of})
 		if r, err := w.Container(t.Context(), p, c); err == nil {
 			t.Errorf("a container that asks for %s gets %v", gpu, r)
@@ -279,12 +280,14 @@ func TestStatuses(t *testing.T) {
 	w.granted("a", granted(gpu))
 	sick := granted(gpu)
 	sick.Containers[0].Devices[0].Devices = []*resourcesv1.Device{
-		{Id: "0", Health: resourcesv1.Health_HEALTH_UNHEALTHY}, {Id: "0"}, {Id: "1", Health: resourcesv1.Health_HEALTH_UNKNOWN},
+		{Id: "0", Health: resourcesv1.Health_HEALTH_UNHEALTHY}, {Id: "0"},
+		{Id: "1", Health: resourcesv1.Health_HEALTH_UNKNOWN},
 	}
 	w.bucket(true, map[string]*resourcesv1.PodResources{"a": sick})
 	got, known := w.Statuses("a")
 	want := []v1.ResourceHealth{
-		{ResourceID: "0", Health: v1.ResourceHealthStatusUnhealthy}, {ResourceID: "1", Health: v1.ResourceHealthStatusUnknown},
+		{ResourceID: "0", Health: v1.ResourceHealthStatusUnhealthy},
+		{ResourceID: "1", Health: v1.ResourceHealthStatusUnknown},
 	}
 	if !known || len(got["c"]) != 1 || len(got["c"][0].Resources) != 2 || got["c"][0].Resources[0] != want[0] ||
 		got["c"][0].Resources[1] != want[1] {

@@ -29,8 +29,8 @@ const (
 // plugin is a device plugin that podsync has found.
 type plugin struct{ resource, endpoint string }
 
-// plugins are the device plugins of the folder plugins_registry. A resources that starts again does not know of them, so
-// they are registered again with each connection to it.
+// plugins are the device plugins of the folder plugins_registry. A resources that starts again does not know of them,
+// so they are registered again with each connection to it.
 type plugins struct {
 	conn    *grpc.ClientConn
 	client  resourcesv1.ResourcesServiceClient

@@ -200,8 +200,8 @@ type Allocation interface {
 	Forget(uid types.UID)
 }
 
-// Grants ask for what pods need of the node beside CPU time and memory, which is devices, and know what was granted; see
-// grants.Grants.
+// Grants ask for what pods need of the node beside CPU time and memory, which is devices, and know what was granted;
+// see grants.Grants.
 type Grants interface {
 	// Needs reports whether a pod has to be asked for.
 	Needs(p *v1.Pod) bool

@@ -218,7 +218,7 @@ func TestAPodWithoutDevicesIsRejected(t *testing.T) {
 		cri := newRuntime()
 		n := newNode(t, cri)
 		defer n.run()()
-		v := admission.Result{Reason: "UnexpectedAdmissionError", Message: "Allocate failed due to no devices, which is unexpected"}
+		v := admission.Result{Reason: "UnexpectedAdmissionError", Message: "Allocate failed due to no devices"}
 		n.grants.answers(func(context.Context, *v1.Pod) (admission.Result, error) { return v, nil })
 		n.apply(gpuPod("a"))
 		s, _ := n.Last("a")

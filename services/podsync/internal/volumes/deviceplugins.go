@@ -28,8 +28,8 @@ func (d devicePlugins) Register(ctx context.Context, p pluginregistration.Plugin
 	return d.to.RegisterPlugin(ctx, p.Name, p.Endpoint, p.Versions)
 }
 
-// Deregister implements pluginregistration.Handler. If the call fails, the plugin's connection ends all the same, as its
-// socket is gone.
+// Deregister implements pluginregistration.Handler. If the call fails, the plugin's connection ends all the same, as
+// its socket is gone.
 func (d devicePlugins) Deregister(ctx context.Context, p pluginregistration.Plugin) {
 	if err := d.to.DeregisterPlugin(ctx, p.Name, p.Endpoint); err != nil {
 		d.log.Warn("device plugin is not deregistered", "plugin", p.Name, logkey.Err, err)

@@ -209,7 +209,8 @@ func TestCheckNamesEachField(t *testing.T) {
 func TestTheErrorIsBounded(t *testing.T) {
 	p := plain()
 	for i := range 1000 {
-		p.Spec.Containers[0].Resources.Limits[v1.ResourceName(fmt.Sprintf("kubernetes.io/gpu%d", i))] = resource.MustParse("1")
+		name := v1.ResourceName(fmt.Sprintf("kubernetes.io/gpu%d", i))
+		p.Spec.Containers[0].Resources.Limits[name] = resource.MustParse("1")
 	}
 	var refused *UnsupportedError
 	if err := Check(p); !errors.As(err, &refused) || len(refused.Fields) != 1000 || len(err.Error()) > 1000 ||
