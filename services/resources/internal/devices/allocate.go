@@ -368,10 +368,6 @@ func (t *transaction) commit() error {
 	}
 	pod = pod.Ordered(names(t.spec))
 	t.m.mu.Lock()
-	if t.asker.gone {
-		t.m.mu.Unlock()
-		return errGone
-	}
 	if n := proto.Size(t.m.resources(pod)); n > maxPod {
 		t.m.mu.Unlock()
 		return refuse("what device plugins say has %d bytes for the pod, at most %d are possible", n, maxPod)
