@@ -294,8 +294,8 @@ func (t *transaction) stillGood(r *registry.Resource, container string, had ledg
 	return nil
 }
 
-// pick chooses healthy devices: those that can be reused first, then those that the plugin prefers. It is called with mu
-// held, and gives it up while it asks the plugin.
+// pick chooses healthy devices: those that can be reused first, then those that the plugin prefers. It is called with
+// mu held, and gives it up while it asks the plugin.
 func (t *transaction) pick(ctx context.Context, r *registry.Resource, count demand.Count, reuse map[string]bool) (
 	[]string, error) {
 	var reused []string
