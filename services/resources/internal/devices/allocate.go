@@ -294,8 +294,8 @@ func (t *transaction) stillGood(r *registry.Resource, container string, had ledg
 	return nil
 }
 
-// pick chooses healthy devices: those that can be reused first, then those that the plugin prefers. It is called with mu
-// held, and gives it up while it asks the plugin.
+// pick chooses healthy devices: those that can be reused first, then those that the plugin prefers. It is called with
+// mu held, and gives it up while it asks the plugin.
 func (t *transaction) pick(ctx context.Context, r *registry.Resource, count demand.Count, reuse map[string]bool) (
 	[]string, error) {
 	var reused []string
@@ -368,10 +368,6 @@ func (t *transaction) commit() error {
 	}
 	pod = pod.Ordered(names(t.spec))
 	t.m.mu.Lock()
-	if t.asker.gone {
-		t.m.mu.Unlock()
-		return errGone
-	}
 	if n := proto.Size(t.m.resources(pod)); n > maxPod {
 		t.m.mu.Unlock()
 		return refuse("what device plugins say has %d bytes for the pod, at most %d are possible", n, maxPod)

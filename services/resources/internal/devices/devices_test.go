@@ -440,9 +440,13 @@ func TestARestartDialsFirst(t *testing.T) {
 		if got := n.changes(); strings.HasPrefix(got, "true") {
 			t.Errorf("before it is known what the node has, that has changed: %s", got)
 		}
+		n.register(nic, "other.sock", "x")
+		if got := n.changes(); strings.HasPrefix(got, "true") {
+			t.Errorf("with another plugin: %s", got)
+		}
 		f.reports("a", "b")
-		n.has("example.com/gpu 2/2, example.com/nic 0/0")
-		n.wants(strings.Join(n.counts, "; "), "example.com/gpu 2/2, example.com/nic 0/0")
+		n.has("example.com/gpu 2/2, example.com/nic 1/1")
+		n.wants(strings.Join(n.counts, "; "), "example.com/gpu 2/2, example.com/nic 1/1")
 		n.wants(n.allocate(podWith("p", 1), false), "granted app gpu:a")
 	})
 }
