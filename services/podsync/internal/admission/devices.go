@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -55,6 +56,8 @@ func (d devices) with(n *v1.Node) *v1.Node {
 // Placed are the pods that have a place on the node.
 type Placed struct {
 	UIDs []types.UID
+	// At is when that was so: a pod that has its place since is not among them.
+	At time.Time
 	// Leaving: some of them are on their way to their end, or are no pods of this node any more as far as is known. What
 	// they hold is free soon.
 	Leaving bool
@@ -68,7 +71,7 @@ func (a *Admitter) Placed(ctx context.Context) (Placed, error) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	var all Placed
+	all := Placed{At: time.Now()}
 	for _, e := range a.queue {
 		if e.stage == admitted || e.stage == undecided && a.runs[e.pod.UID] {
 			all.UIDs = append(all.UIDs, e.pod.UID)

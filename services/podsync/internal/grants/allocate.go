@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -38,17 +39,17 @@ const reasonUnexpected = "UnexpectedAdmissionError"
 // among them: what others hold may be given away. running says that something of the pod runs.
 //
 // The result admits or rejects the pod. With an error, the pod has to wait, and the text says for what.
-func (g *Grants) Allocate(ctx context.Context, p *v1.Pod, placed []types.UID,
+func (g *Grants) Allocate(ctx context.Context, p *v1.Pod, placed admission.Placed,
 	running bool) (admission.Result, error) {
-	placed, err := g.withHolders(placed)
+	uids, err := g.withHolders(placed.UIDs)
 	if err != nil {
 		return admission.Result{}, g.waits(p, "unknown", err)
 	}
-	request := &resourcesv1.AllocateRequest{Running: running}
+	request := &resourcesv1.AllocateRequest{Running: running, PlacedAt: timestamppb.New(placed.At)}
 	if request.Pod, err = p.Marshal(); err != nil {
 		return admission.Result{}, fmt.Errorf("encode the pod: %w", err)
 	}
-	for _, uid := range placed {
+	for _, uid := range uids {
 		request.PlacedPodUids = append(request.PlacedPodUids, string(uid))
 	}
 	ctx, cancel := context.WithTimeout(ctx, allocateTimeout)
@@ -151,11 +152,11 @@ func (g *Grants) prepare(ctx context.Context, uid types.UID, container string) e
 // owner of a pod.
 func plain(err error) string {
 	s, _ := status.FromError(err)
-	switch s.Code() {
-	case codes.DeadlineExceeded:
-		return "it took too long"
-	case codes.Unavailable:
+	switch {
+	case s.Code() == codes.Unavailable:
 		return "it cannot be reached"
+	case s.Code() == codes.DeadlineExceeded && strings.HasSuffix(s.Message(), context.DeadlineExceeded.Error()):
+		return "it took too long"
 	}
 	return short(s.Message())
 }

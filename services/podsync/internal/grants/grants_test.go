@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	resourcesv1 "github.com/microlet/microlet/proto/microlet/resources/v1"
+	"github.com/microlet/microlet/services/podsync/internal/admission"
 )
 
 // view is a part of the bus.
@@ -131,6 +132,10 @@ func grants(p *resourcesv1.PodResources) *resourcesv1.AllocateResponse {
 	return &resourcesv1.AllocateResponse{Decision: &resourcesv1.AllocateResponse_Granted{Granted: p}}
 }
 
+func placed(uids ...types.UID) admission.Placed {
+	return admission.Placed{UIDs: uids, At: time.Unix(1_700_000_000, 0)}
+}
+
 func TestWhichPodsAreAskedFor(t *testing.T) {
 	w := newWorld(t)
 	for _, c := range []struct {
@@ -164,8 +169,9 @@ func TestAnswers(t *testing.T) {
 	w.has(gpu)
 	p := podOf(gpu)
 	w.answers(grants(granted(gpu)), nil)
-	v, err := w.Grants.Allocate(t.Context(), p, []types.UID{"a", "b"}, true)
-	if err != nil || !v.Admitted() || !w.peer.request.GetRunning() || len(w.peer.request.GetPlacedPodUids()) != 2 {
+	v, err := w.Grants.Allocate(t.Context(), p, placed("a", "b"), true)
+	if err != nil || !v.Admitted() || !w.peer.request.GetRunning() || len(w.peer.request.GetPlacedPodUids()) != 2 ||
+		w.peer.request.GetPlacedAt().AsTime().Unix() != 1_700_000_000 {
 		t.Fatalf("%v %v after %v", v, err, w.peer.request)
 	}
 	if w.Lacks(p, &p.Spec.Containers[0]) {
@@ -174,7 +180,7 @@ func TestAnswers(t *testing.T) {
 	w.answers(&resourcesv1.AllocateResponse{Decision: &resourcesv1.AllocateResponse_Rejection_{
 		Rejection: &resourcesv1.AllocateResponse_Rejection{Message: strings.Repeat("é", 4096)},
 	}}, nil)
-	if v, err = w.Grants.Allocate(t.Context(), p, nil, false); err != nil || v.Reason != "UnexpectedAdmissionError" ||
+	if v, err = w.Grants.Allocate(t.Context(), p, placed(), false); err != nil || v.Reason != "UnexpectedAdmissionError" ||
 		len(v.Message) > maxText+4 {
 		t.Errorf("rejected: %q, %d bytes, %v", v.Reason, len(v.Message), err)
 	}
@@ -190,7 +196,7 @@ func TestAnswers(t *testing.T) {
 		{nil, status.Error(codes.Internal, "disk full"), "disk full"},
 	} {
 		w.answers(c.answer, c.err)
-		if _, err := w.Grants.Allocate(t.Context(), p, nil, false); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := w.Grants.Allocate(t.Context(), p, placed(), false); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v, want %q", err, c.want)
 		}
 	}
@@ -212,7 +218,7 @@ func TestAnAnswerThatDoesNotCome(t *testing.T) {
 			return nil, ctx.Err()
 		}
 		began := time.Now()
-		_, err := w.Grants.Allocate(t.Context(), podOf(gpu), nil, false)
+		_, err := w.Grants.Allocate(t.Context(), podOf(gpu), placed(), false)
 		if err == nil || !strings.Contains(err.Error(), "it took too long") || time.Since(began) != allocateTimeout {
 			t.Errorf("%v after %s", err, time.Since(began))
 		}
@@ -224,11 +230,11 @@ func TestWhatOthersHoldBeforeTheyAreKnown(t *testing.T) {
 	w := newWorld(t)
 	w.synced = make(chan struct{})
 	w.answers(grants(granted(gpu)), nil)
-	if _, err := w.Grants.Allocate(t.Context(), podOf(gpu), []types.UID{"a"}, false); err == nil || w.peer.request != nil {
+	if _, err := w.Grants.Allocate(t.Context(), podOf(gpu), placed("a"), false); err == nil || w.peer.request != nil {
 		t.Errorf("asked %v although it is not known what others hold: %v", w.peer.request, err)
 	}
 	w.bucket(true, map[string]*resourcesv1.PodResources{"b": granted(gpu)})
-	if _, err := w.Grants.Allocate(t.Context(), podOf(gpu), []types.UID{"a"}, false); err != nil ||
+	if _, err := w.Grants.Allocate(t.Context(), podOf(gpu), placed("a"), false); err != nil ||
 		len(w.peer.request.GetPlacedPodUids()) != 2 {
 		t.Errorf("placed %v, %v", w.peer.request.GetPlacedPodUids(), err)
 	}

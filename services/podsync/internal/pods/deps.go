@@ -207,7 +207,7 @@ type Grants interface {
 	Needs(p *v1.Pod) bool
 	// Allocate asks for a pod, within a deadline, while others that are placed hold what they have. running: something of
 	// the pod runs. An error means that the pod has to wait, and says for what.
-	Allocate(ctx context.Context, p *v1.Pod, placed []types.UID, running bool) (admission.Result, error)
+	Allocate(ctx context.Context, p *v1.Pod, placed admission.Placed, running bool) (admission.Result, error)
 	// Lacks reports whether it is not known what a container was granted, so that it has to be asked for.
 	Lacks(p *v1.Pod, c *v1.Container) bool
 	// Container returns what a container that is about to start was granted, when that has been prepared; nil for nothing.

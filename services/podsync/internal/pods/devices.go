@@ -68,7 +68,7 @@ func (w *worker) askForDevices(ctx context.Context, p *v1.Pod, running bool,
 	answered := make(chan struct{})
 	go func() {
 		defer close(answered)
-		v, err = w.deps.Grants.Allocate(ctx, p, placed.UIDs, running)
+		v, err = w.deps.Grants.Allocate(ctx, p, placed, running)
 	}()
 	late := time.NewTimer(answerPatience)
 	defer late.Stop()

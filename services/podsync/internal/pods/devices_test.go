@@ -46,11 +46,11 @@ func (g *granting) Needs(p *v1.Pod) bool {
 	return false
 }
 
-func (g *granting) Allocate(ctx context.Context, p *v1.Pod, placed []types.UID,
+func (g *granting) Allocate(ctx context.Context, p *v1.Pod, placed admission.Placed,
 	running bool) (admission.Result, error) {
 	g.mu.Lock()
 	g.asked[p.UID]++
-	g.placed = placed
+	g.placed = placed.UIDs
 	if running {
 		g.running++
 	}
