@@ -1,6 +1,7 @@
 package nodebus
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -71,15 +72,15 @@ func TestAListIsAcceptedIfTheNodeHasIt(t *testing.T) {
 // Devices that change their health at any rate have the Node updated once a second.
 func TestChangesOfDevices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		calls := 0
-		changed := seldom(func(string) { calls++ })
+		var calls atomic.Int32
+		changed := seldom(func(string) { calls.Add(1) })
 		for range 100 {
 			changed("resources")
 			time.Sleep(50 * time.Millisecond)
 		}
 		time.Sleep(extendedPeriod)
-		if calls < 5 || calls > 7 {
-			t.Errorf("%d calls in 5 s", calls)
+		if n := calls.Load(); n < 5 || n > 7 {
+			t.Errorf("%d calls in 5 s", n)
 		}
 	})
 }
