@@ -51,8 +51,8 @@ func (i *Instance) PodResourcesSocket() string {
 // PluginsRegistryDir is the folder in which the agent finds the sockets of plugins, on the node.
 func (i *Instance) PluginsRegistryDir() string { return filepath.Join(i.RootDir(), "plugins_registry") }
 
-// ownDevicePlugins is how an agent that has its folder of device plugins at a fixed path sees the instance's there. It is
-// nothing for one that needs none of it.
+// ownDevicePlugins is how an agent that has its folder of device plugins at a fixed path sees the instance's there. It
+// is nothing for one that needs none of it.
 func (i *Instance) ownDevicePlugins() supervise.Bind {
 	if i.r.Agent != AgentKubelet || i.r.DefaultPlaces || i.onMachine() {
 		return supervise.Bind{}
@@ -61,8 +61,8 @@ func (i *Instance) ownDevicePlugins() supervise.Bind {
 }
 
 // prepareDevicePlugins makes both folders before such an agent starts. The agent then has a mount namespace of its own,
-// so its root directory must be a mount that is shared with the machine's namespace before: the kubelet makes it one that
-// is shared, but only in its own namespace.
+// so its root directory must be a mount that is shared with the machine's namespace before: the kubelet makes it one
+// that is shared, but only in its own namespace.
 func (i *Instance) prepareDevicePlugins() error {
 	b := i.ownDevicePlugins()
 	if b == (supervise.Bind{}) {
@@ -77,8 +77,8 @@ func (i *Instance) prepareDevicePlugins() error {
 	return mounts.Share(i.RootDir())
 }
 
-// checkDevicePlugins returns an error if the place over which another instance's agent sees its folder of device plugins
-// cannot go: pods of that instance have devices.
+// checkDevicePlugins returns an error if the place over which another instance's agent sees its folder of device
+// plugins cannot go: pods of that instance have devices.
 func (i *Instance) checkDevicePlugins() error {
 	names, err := recorded()
 	if err != nil {

@@ -76,7 +76,8 @@ func (p *podWork) admit(s *service.Service, cfg *Config, env *environment, helpe
 	o := admission.Options{
 		Kubelet: cfg.Kubelet, Helpers: helpers, HelperRecords: cfg.Service.HelpersDir(), Nodes: env.node.Object,
 		Extended: env.grants.Extended, Pressure: pressure.Watch(s.Bus).Under, Runtime: env.runtime,
-		Evictor: eviction.NewPreemptor(env.workers, env.events), Swaps: p.resources.config.Swaps, Log: s.Log, Metrics: s.Metrics,
+		Evictor: eviction.NewPreemptor(env.workers, env.events), Swaps: p.resources.config.Swaps,
+		Log: s.Log, Metrics: s.Metrics,
 	}
 	p.shutdown = shutdown.New(shutdown.Options{
 		Kubelet: cfg.Kubelet, Service: s, Pods: env.workers, Delivered: p.reports.Statuses.Delivered,

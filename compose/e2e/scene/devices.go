@@ -219,8 +219,8 @@ func (d *DevicePlugin) Seen(name string) ([]string, error) {
 	return all, nil
 }
 
-// Agree waits until the pods' containers, the API of pod resources and the agent's checkpoint have the same owner of each
-// device, and these pods have all that they ask for. Other pods of the scenario have no device.
+// Agree waits until the pods' containers, the API of pod resources and the agent's checkpoint have the same owner of
+// each device, and these pods have all that they ask for. Other pods of the scenario have no device.
 func (d *DevicePlugin) Agree(names ...string) {
 	d.T.Helper()
 	Await(d.T, Patience, "agreement on the devices of "+d.Resource, func() error { return d.disagreement(names) })

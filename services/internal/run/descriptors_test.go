@@ -19,7 +19,8 @@ func TestDescriptorsOfAnotherProcessAreLeftAlone(t *testing.T) {
 		t.Setenv("LISTEN_PID", c.pid)
 		t.Setenv("LISTEN_FDNAMES", c.names)
 		in, err := Inherited()
-		if len(in.Kept)+len(in.Listeners) != 0 || (c.want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), c.want) {
+		if len(in.Kept)+len(in.Listeners) != 0 || (c.want == "") != (err == nil) ||
+			err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: %v, %v", c, in, err)
 		}
 		if _, set := os.LookupEnv("LISTEN_FDS"); set {

@@ -86,8 +86,8 @@ type Answer struct {
 	CDI         []string                `json:"cdi,omitempty"`
 }
 
-// Write makes this the plan of the plugin that reads the file. The plugin sees the old one or the new one, never half of
-// one.
+// Write makes this the plan of the plugin that reads the file. The plugin sees the old one or the new one, never half
+// of one.
 func (p *Plan) Write(path string) error {
 	text, err := json.Marshal(p)
 	if err != nil {

@@ -136,7 +136,9 @@ func prefer(c *pluginapi.ContainerPreferredAllocationRequest) []string {
 }
 
 // Allocate gives each container its devices in a variable, as nodes, as files and in an annotation.
-func (s *server) Allocate(ctx context.Context, request *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
+func (s *server) Allocate(
+	ctx context.Context, request *pluginapi.AllocateRequest,
+) (*pluginapi.AllocateResponse, error) {
 	l, answer := Line{Method: Allocate}, &pluginapi.AllocateResponse{}
 	for _, c := range request.GetContainerRequests() {
 		l.Devices = append(l.Devices, slices.Sorted(slices.Values(c.GetDevicesIds())))
@@ -222,8 +224,8 @@ func (o *Options) check() error {
 			"path of a socket in the agent's folder plugins_registry"))
 	}
 	if o.Registry != "" && o.Registry != o.Socket && filepath.Dir(o.Registry) == filepath.Dir(o.Socket) {
-		problems = append(problems, fmt.Errorf("the socket %s is in the folder of %s, whose sockets all are plugins of their "+
-			"own: write the same path, or one in another folder", o.Socket, o.Registry))
+		problems = append(problems, fmt.Errorf("the socket %s is in the folder of %s, whose sockets all are plugins of "+
+			"their own: write the same path, or one in another folder", o.Socket, o.Registry))
 	}
 	return errors.Join(problems...)
 }

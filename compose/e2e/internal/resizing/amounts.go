@@ -51,8 +51,8 @@ func amounts(request, cpu, memory int64) Amounts {
 }
 
 // OfContainer is what the cgroup of a container of p has when the resources of the spec are in force. A container
-// without a limit has that of its pod. Of one that has nothing else of CPU the kubelet derives the shares from that limit
-// when it starts, and gives it the least when it is resized.
+// without a limit has that of its pod. Of one that has nothing else of CPU the kubelet derives the shares from that
+// limit when it starts, and gives it the least when it is resized.
 func OfContainer(p *corev1.Pod, c *corev1.Container) Amounts {
 	cpu, memory := c.Resources.Limits.Cpu(), c.Resources.Limits.Memory()
 	if of := p.Spec.Resources; of != nil {

@@ -17,8 +17,8 @@ import (
 )
 
 // TestDevices: pods get the devices that they ask for, and see them. A pod for which there is none left waits at the
-// scheduler, or is rejected by the node. The status of a pod shows the health of its devices. A pod whose plugin is away
-// waits for it, and says so.
+// scheduler, or is rejected by the node. The status of a pod shows the health of its devices. A pod whose plugin is
+// away waits for it, and says so.
 func TestDevices(t *testing.T) {
 	scene.Shared.UseMicrolet(t)
 	noProcessWithoutDevices(t)
@@ -116,16 +116,18 @@ func health(d *scene.DevicePlugin) {
 
 // hasHealth returns an error if the status of a pod does not show its one device with that health.
 func hasHealth(d *scene.DevicePlugin, v record.View, pod string, want corev1.ResourceHealthStatus) error {
-	for _, c := range d.ContainerStatuses(v, pod) {
-		for _, r := range c.AllocatedResourcesStatus {
-			if string(r.Name) == d.Resource && len(r.Resources) == 1 && r.Resources[0].Health == want {
-				return nil
-			}
-		}
-		return fmt.Errorf("container %s of pod %s has the resources %+v, want one device that is %s", c.Name, pod,
-			c.AllocatedResourcesStatus, want)
+	containers := d.ContainerStatuses(v, pod)
+	if len(containers) == 0 {
+		return fmt.Errorf("pod %s: %s", pod, scene.Describe(v.Pod(d.Namespace, pod)))
 	}
-	return fmt.Errorf("pod %s: %s", pod, scene.Describe(v.Pod(d.Namespace, pod)))
+	c := containers[0]
+	for _, r := range c.AllocatedResourcesStatus {
+		if string(r.Name) == d.Resource && len(r.Resources) == 1 && r.Resources[0].Health == want {
+			return nil
+		}
+	}
+	return fmt.Errorf("container %s of pod %s has the resources %+v, want one device that is %s", c.Name, pod,
+		c.AllocatedResourcesStatus, want)
 }
 
 // isRejected returns a condition: the node has rejected a pod with this in its message.

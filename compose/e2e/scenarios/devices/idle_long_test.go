@@ -14,7 +14,8 @@ import (
 	"github.com/microlet/microlet/proto/role"
 )
 
-// TestIdleResources: resources costs little beside one plugin and ten pods that have its devices, while nothing happens.
+// TestIdleResources: resources costs little beside one plugin and ten pods that have its devices, while nothing
+// happens.
 func TestIdleResources(t *testing.T) {
 	const (
 		pods      = 10

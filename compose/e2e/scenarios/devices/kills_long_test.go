@@ -37,8 +37,8 @@ var victims = []victim{
 	{"runtime", func(d *scene.DevicePlugin) { d.KillRuntime(0) }},
 }
 
-// TestDeviceKillsAtCalls kills each victim at each call of a plugin for a pod: before the plugin does its work, and when
-// only its answer lacks. In the end the pod runs, and each device has one owner.
+// TestDeviceKillsAtCalls kills each victim at each call of a plugin for a pod: before the plugin does its work, and
+// when only its answer lacks. In the end the pod runs, and each device has one owner.
 func TestDeviceKillsAtCalls(t *testing.T) {
 	k := newKilling(t, "a", "b")
 	for _, method := range []string{deviceplugin.Preferred, deviceplugin.Allocate, deviceplugin.PreStart} {

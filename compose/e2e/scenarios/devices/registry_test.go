@@ -6,8 +6,8 @@ import (
 	"github.com/microlet/microlet/compose/e2e/scene"
 )
 
-// TestRegisteredDevices: the agent finds a plugin by its socket in the folder plugins_registry, and pods get its devices
-// until the socket goes.
+// TestRegisteredDevices: the agent finds a plugin by its socket in the folder plugins_registry, and pods get its
+// devices until the socket goes.
 func TestRegisteredDevices(t *testing.T) {
 	scene.Shared.UseMicrolet(t)
 	found(scene.New(t))

@@ -10,9 +10,9 @@ import (
 	"syscall"
 )
 
-// Bind shows one folder in the place of another, to the program alone, which gets a mount namespace of its own for that.
-// Mounts that the program makes reach the other processes of the machine as far as these share them, such as below the
-// node agent's root folder.
+// Bind shows one folder in the place of another, to the program alone, which gets a mount namespace of its own for
+// that. Mounts that the program makes reach the other processes of the machine as far as these share them, such as
+// below the node agent's root folder.
 type Bind struct {
 	From, To string // absolute paths of existing folders
 }
@@ -35,7 +35,8 @@ func (c Config) command() *exec.Cmd {
 	if c.Bind == (Bind{}) {
 		return exec.Command(c.Command[0], c.Command[1:]...)
 	}
-	cmd := exec.Command("/proc/self/exe", append([]string{"--" + insideFlag + "=" + c.Bind.String(), "--"}, c.Command...)...)
+	args := append([]string{"--" + insideFlag + "=" + c.Bind.String(), "--"}, c.Command...)
+	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
 	return cmd
 }
@@ -78,8 +79,8 @@ func (b Bind) mount() error {
 // unescape reads a path of mountinfo.
 var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
-// mountAround returns the mount point that a path is in. The list is that of /proc/self/mountinfo, where the later of two
-// mounts hides the earlier.
+// mountAround returns the mount point that a path is in. The list is that of /proc/self/mountinfo, where the later of
+// two mounts hides the earlier.
 func mountAround(list, path string) (string, error) {
 	const pointField = 4
 	around := ""

@@ -15,8 +15,8 @@ import (
 
 // qps and burst limit the calls of all clients but WatchPods, as with the kubelet.
 const (
-	qps   rate.Limit = 100
-	burst            = 10
+	qps   = rate.Limit(100)
+	burst = 10
 )
 
 var errLimit = status.Error(codes.ResourceExhausted, "rejected by rate limit")

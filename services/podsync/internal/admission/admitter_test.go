@@ -373,8 +373,8 @@ func TestJudgingAPodKeepsNothingOfIt(t *testing.T) {
 	})
 }
 
-// TestAVersionThatCameAfterTheAdmission: another pod's question has had the pod admitted. What it asks for since was not
-// judged, and does not count.
+// TestAVersionThatCameAfterTheAdmission: another pod's question has had the pod admitted. What it asks for since was
+// not judged, and does not count.
 func TestAVersionThatCameAfterTheAdmission(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t)

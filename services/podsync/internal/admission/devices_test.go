@@ -72,7 +72,8 @@ func TestPlaced(t *testing.T) {
 	placed, err := a.Placed(t.Context())
 	slices.Sort(placed.UIDs)
 	if err != nil || !slices.Contains(placed.UIDs, "admitted") || !slices.Contains(placed.UIDs, "orphan") ||
-		!slices.Contains(placed.UIDs, "static") || slices.Contains(placed.UIDs, "ended") || !placed.Leaving || placed.At.IsZero() {
+		!slices.Contains(placed.UIDs, "static") || slices.Contains(placed.UIDs, "ended") ||
+		!placed.Leaving || placed.At.IsZero() {
 		t.Errorf("placed %v, %v", placed, err)
 	}
 	delete(running, "orphan")

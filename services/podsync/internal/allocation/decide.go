@@ -224,7 +224,7 @@ func (a *Allocation) postpone(e *entry, p *v1.Pod, result admission.Result, err 
 	now := newCondition(v1.PodResizePending, before, reason, result.Message, p.Generation)
 	same := before != nil && before.Reason == reason && before.ObservedGeneration == p.Generation
 	if same && now != before {
-		// The figures may change with each pod that comes or goes, and whoever makes pods must not cause a call for each.
+		// The figures may change with each pod that comes or goes. One who makes pods must not cause a call for each.
 		if next := before.LastProbeTime.Add(soon); time.Now().Before(next) {
 			now, e.again = before, next
 		}

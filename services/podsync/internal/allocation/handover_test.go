@@ -10,8 +10,8 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
-// TestAFileThatLacksAPart is one of a kubelet without the feature gates of some resizes, or one that was damaged. What it
-// does not have is no resize.
+// TestAFileThatLacksAPart is one of a kubelet without the feature gates of some resizes, or one that was damaged. What
+// it does not have is no resize.
 func TestAFileThatLacksAPart(t *testing.T) {
 	whole := &v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceMemory: resource.MustParse("1Gi")}}
 	p := testPod("a", "1")

@@ -30,8 +30,8 @@ func withReportedResources(p *v1.Pod) *v1.Pod {
 }
 
 // completed returns what a file says that was granted to p, with what the kubelet did not record. Without the feature
-// gates of their resizes, which are off in earlier versions, it records neither init containers nor the resources of the
-// pod as a whole, and reports none of these either.
+// gates of their resizes, which are off in earlier versions, it records neither init containers nor the resources of
+// the pod as a whole, and reports none of these either.
 func completed(r pod.Resources, p *v1.Pod) pod.Resources {
 	p = withReportedResources(p)
 	if r.Pod == nil && p.Status.AllocatedResources == nil {

@@ -115,7 +115,8 @@ func (d halfWay) Write(changes map[types.UID]*pod.Resources) map[types.UID]error
 	return d.disk.Write(changes)
 }
 
-// TestAWriteThatFailsHalfWay leaves nothing in the file that was not granted: the next podsync would take it as granted.
+// TestAWriteThatFailsHalfWay leaves nothing in the file that was not granted: the next podsync would take it as
+// granted.
 func TestAWriteThatFailsHalfWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t)

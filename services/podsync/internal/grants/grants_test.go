@@ -196,7 +196,8 @@ func TestAnswers(t *testing.T) {
 		{nil, status.Error(codes.Internal, "disk full"), "disk full"},
 	} {
 		w.answers(c.answer, c.err)
-		if _, err := w.Grants.Allocate(t.Context(), p, placed(), false); err == nil || !strings.Contains(err.Error(), c.want) {
+		_, err := w.Grants.Allocate(t.Context(), p, placed(), false)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v, want %q", err, c.want)
 		}
 	}

@@ -28,8 +28,8 @@ type Admission interface {
 	Forget(uid types.UID)
 }
 
-// admit asks, until it has an answer, whether the pod may run here. It is false for a pod that may not, which is then on
-// its way to its end, and for a version that has other resources than were granted. The next sync has those. A pod
+// admit asks, until it has an answer, whether the pod may run here. It is false for a pod that may not, which is then
+// on its way to its end, and for a version that has other resources than were granted. The next sync has those. A pod
 // that needs devices is asked for when it has its place, which it keeps meanwhile. One that runs has them.
 func (w *worker) admit(ctx context.Context, p *v1.Pod, state *pod.State) (bool, error) {
 	// What has ended asks for no place any more.

@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestAJobIsNotOverBecauseItIsResized: its container obeys SIGTERM and exits with 0, which its policy takes as the end of
-// its work. It starts again also if that does not succeed at once.
+// TestAJobIsNotOverBecauseItIsResized: its container obeys SIGTERM and exits with 0, which its policy takes as the end
+// of its work. It starts again also if that does not succeed at once.
 func TestAJobIsNotOverBecauseItIsResized(t *testing.T) {
 	for name, test := range map[string]struct {
 		breaks, again func(n *resizedNode, p *v1.Pod)

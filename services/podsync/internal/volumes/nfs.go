@@ -67,7 +67,9 @@ func (n *nfs) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
 
 // setUpNFS mounts an export. One mount of an export is tried at a time, so that a server that is away costs one child,
 // however many pods wait for it. The files' groups are the server's: no fsGroup changes them.
-func setUpNFS(ctx context.Context, foreign childpool.Runner, source *v1.NFSVolumeSource, call nfsCall) (Mounted, error) {
+func setUpNFS(
+	ctx context.Context, foreign childpool.Runner, source *v1.NFSVolumeSource, call nfsCall,
+) (Mounted, error) {
 	var err error
 	if call.Export, err = nfsexport.Of(source); err != nil {
 		return Mounted{}, err

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"slices"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -116,9 +117,9 @@ func checkPlugin(resource, endpoint string) error {
 
 // required says which of the fields, given as name and value, is empty.
 func required(fields ...string) error {
-	for i := 0; i < len(fields); i += 2 {
-		if fields[i+1] == "" {
-			return status.Errorf(codes.InvalidArgument, "%s is empty: it must be set", fields[i])
+	for pair := range slices.Chunk(fields, 2) {
+		if pair[len(pair)-1] == "" {
+			return status.Errorf(codes.InvalidArgument, "%s is empty: it must be set", pair[0])
 		}
 	}
 	return nil

@@ -7,6 +7,6 @@
 // neither a success nor a failure.
 //
 // The decisions are the kubelet's: when a sandbox is replaced, which containers restart, the order of init
-// containers and sidecars (KEP-753), container restart rules (KEP-5307), the CrashLoopBackOff (KEP-4603) and the order of
-// a resize (KEP-1287).
+// containers and sidecars (KEP-753), container restart rules (KEP-5307), the CrashLoopBackOff (KEP-4603) and the order
+// of a resize (KEP-1287).
 package decide

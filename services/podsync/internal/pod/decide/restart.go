@@ -83,7 +83,8 @@ func WantsStart(p *v1.Pod, reported *v1.PodStatus, c *v1.Container, newest *pod.
 }
 
 func (in *Input) wantsStart(c *v1.Container, newest *pod.Container) bool {
-	return in.allAgain && newest == nil || exited(newest) && in.Owed[newest.ID] || WantsStart(in.Pod, in.reported(), c, newest)
+	return in.allAgain && newest == nil || exited(newest) && in.Owed[newest.ID] ||
+		WantsStart(in.Pod, in.reported(), c, newest)
 }
 
 // toldEnd returns how a regular container ended according to a status, or nil.

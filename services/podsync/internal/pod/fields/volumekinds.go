@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// instead names replacements for the kinds of volumes that are not supported, by the API's names of the kinds, which are
-// the same in pods and in PersistentVolumes.
+// instead names replacements for the kinds of volumes that are not supported, by the API's names of the kinds, which
+// are the same in pods and in PersistentVolumes.
 var instead = map[string]string{
 	"awsElasticBlockStore": driver("ebs.csi.aws.com"),
 	"azureDisk":            driver("disk.csi.azure.com"),
