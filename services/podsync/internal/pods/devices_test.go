@@ -67,6 +67,20 @@ func (g *granting) Allocate(ctx context.Context, p *v1.Pod, placed admission.Pla
 	return admission.Result{}, nil
 }
 
+// lastPlaced are the pods with a place as the last question has named them.
+func (g *granting) lastPlaced() []types.UID {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.placed
+}
+
+// forRunning is how many questions were for a pod that runs.
+func (g *granting) forRunning() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.running
+}
+
 func (g *granting) answers(with func(ctx context.Context, p *v1.Pod) (admission.Result, error)) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -245,8 +259,8 @@ func TestAPodWaitsForDevicesOfPodsThatLeave(t *testing.T) {
 		if w := waitingOf(t, n, "a"); w.Message != "waits for the end of pods that were removed: no devices" {
 			t.Errorf("waits as %v", w)
 		}
-		if len(n.grants.placed) != 2 {
-			t.Errorf("placed: %v", n.grants.placed)
+		if placed := n.grants.lastPlaced(); len(placed) != 2 {
+			t.Errorf("placed: %v", placed)
 		}
 		n.wait(2 * leavingPatience)
 		if s, _ := n.Last("a"); s.Phase != v1.PodFailed {
@@ -277,8 +291,8 @@ func TestAPodThatRunsKeepsItsDevices(t *testing.T) {
 		exitAll(t, cri)
 		n.workers.Wake("a", "test")
 		n.wait(5 * time.Second)
-		if w := waitingOf(t, n, "a"); w.Message != "cannot be reached" || n.grants.running == 0 {
-			t.Errorf("waits as %v, %d questions for a pod that runs", w, n.grants.running)
+		if w := waitingOf(t, n, "a"); w.Message != "cannot be reached" || n.grants.forRunning() == 0 {
+			t.Errorf("waits as %v, %d questions for a pod that runs", w, n.grants.forRunning())
 		}
 		n.grants.answers(nil)
 		n.wait(startRetry * 2)
