@@ -3,6 +3,7 @@
 package devices
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -24,7 +25,17 @@ type victim struct {
 }
 
 func service(r role.Role) victim {
-	return victim{string(r), func(d *scene.DevicePlugin) { d.Scene.Signal(d.T, syscall.SIGKILL, r) }}
+	return victim{string(r), func(d *scene.DevicePlugin) {
+		d.T.Helper()
+		// It may have been killed just before.
+		scene.Await(d.T, scene.Patience, string(r)+" to run", func() error {
+			pid := d.PID(r)
+			if pid == 0 {
+				return errors.New("it does not")
+			}
+			return d.SignalPIDs(syscall.SIGKILL, pid)
+		})
+	}}
 }
 
 var victims = []victim{
@@ -40,7 +51,7 @@ var victims = []victim{
 // TestDeviceKillsAtCalls kills each victim at each call of a plugin for a pod: before the plugin does its work, and
 // when only its answer lacks. In the end the pod runs, and each device has one owner.
 func TestDeviceKillsAtCalls(t *testing.T) {
-	k := newKilling(t, "a", "b")
+	k := newKilling(t, "a", "b", "c") // the agent asks for a preference only where it has a choice
 	for _, method := range []string{deviceplugin.Preferred, deviceplugin.Allocate, deviceplugin.PreStart} {
 		for _, after := range []bool{false, true} {
 			for _, v := range victims {
