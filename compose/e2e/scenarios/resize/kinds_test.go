@@ -77,7 +77,8 @@ var kinds = []kind{
 			spec.Containers[0].Resources.Requests = amounts(requested, size())
 		},
 		resized: func(spec *corev1.PodSpec, size func() int64) {
-			spec.Containers[0].Resources.Limits = amounts(limited, size())
+			// The limits are above the requests whatever the sizes are.
+			spec.Containers[0].Resources.Limits = amounts(limited, size()+most)
 		},
 	},
 	{name: "memory-restarts", make: restartsFor(corev1.ResourceMemory), set: setMain, restarts: corev1.ResourceMemory},
