@@ -39,8 +39,11 @@ func DefaultConfig() Config {
 	}
 }
 
-// KubeletFields are the fields of the kubelet's configuration that the service reads.
-func KubeletFields() []string { return []string{"node.rootDir"} }
+// KubeletFields are the fields of the kubelet's configuration that the service reads, and those that say what the
+// supervisor hides from it.
+func KubeletFields() []string {
+	return []string{"containerRuntimeEndpoint", "imageServiceEndpoint", "node.certDir", "node.rootDir"}
+}
 
 // AddFlags adds resources' own flags.
 func (c *Config) AddFlags(fs *pflag.FlagSet) {
