@@ -73,6 +73,15 @@ var _ = register(Pair[request, admitted]{
 			}
 			return newer, true
 		}},
+		{Name: "leaves a device of which the Node has none to resources", As: func(in request) (request, bool) {
+			const gpu = v1.ResourceName("example.com/gpu")
+			if amount, has := in.Node.Status.Allocatable[gpu]; !has || !amount.IsZero() {
+				return in, false
+			}
+			in.Node = in.Node.DeepCopy()
+			in.Node.Status.Allocatable[gpu] = *resource.NewQuantity(1<<62, resource.DecimalSI)
+			return in, true
+		}},
 	},
 	Break: func(_ request, out *admitted) { out.Reason = strings.Replace(out.Reason, "OutOfpods", "OutOfcpu", 1) },
 })
