@@ -1,4 +1,5 @@
-// Package nodeapi serves the kubelet's HTTP API to kubectl, Prometheus, metrics-server and the control plane.
+// Package nodeapi serves the kubelet's HTTP API to kubectl, Prometheus, metrics-server and the control plane, and the
+// Pods API to agents on the node.
 //
 // It serves ports 10250, 10248 and, if configured, 10255, and is the only process that listens on the network. It
 // writes nothing, has no API credential and no capability, and does not open the runtime's socket. On 10250 it

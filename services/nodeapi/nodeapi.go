@@ -11,12 +11,14 @@ import (
 	"github.com/microlet/microlet/services/internal/crilist"
 	"github.com/microlet/microlet/services/internal/nodepods"
 	"github.com/microlet/microlet/services/internal/openlog"
+	"github.com/microlet/microlet/services/internal/podssocket"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/nodeapi/internal/auth"
 	"github.com/microlet/microlet/services/nodeapi/internal/containerlogs"
 	"github.com/microlet/microlet/services/nodeapi/internal/httpport"
 	"github.com/microlet/microlet/services/nodeapi/internal/nodelogs"
 	"github.com/microlet/microlet/services/nodeapi/internal/pods"
+	"github.com/microlet/microlet/services/nodeapi/internal/podsapi"
 	"github.com/microlet/microlet/services/nodeapi/internal/runtime"
 	"github.com/microlet/microlet/services/nodeapi/internal/scrape"
 	"github.com/microlet/microlet/services/nodeapi/internal/server"
@@ -67,10 +69,14 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
+	view, err := watchPods(&cfg, s)
+	if err != nil {
+		return err
+	}
 	cri := runtime.New(gateway, crilist.Options{Log: s.Log, Metrics: s.Metrics}, kubelet.RuntimeRequestTimeout.Duration)
 	api := server.New(server.Options{
 		Kubelet: kubelet, Gate: cfg.Kubelet.FeatureEnabled, DebuggingHandlers: *kubelet.EnableDebuggingHandlers,
-		Pods: pods.New(nodepods.Watch(s.Bus, s.Log, nil)), Runtime: cri, Logs: &containerlogs.Reader{
+		Pods: pods.New(view), Runtime: cri, Logs: &containerlogs.Reader{
 			Runtime: cri, Podsync: openlog.NewClient(cfg.Service.LogsSocket(), cfg.Service.Peers()), Folder: kubelet.PodLogsDir,
 		},
 		NodeLogs:    nodelogs.Logs{Files: nodelogs.Files{nodelogs.Folder, kubelet.PodLogsDir}, Command: "journalctl"},
@@ -89,6 +95,26 @@ func Run(ctx context.Context, cfg Config) error {
 	s.Go("pulse", func(ctx context.Context) error { return beat(ctx, s) })
 	s.Ready("serving the kubelet's API")
 	return s.Run(ctx)
+}
+
+// watchPods returns the pods of the node, and has s serve them by the Pods API if its feature gate is on.
+func watchPods(cfg *Config, s *service.Service) (view *nodepods.View, err error) {
+	if !cfg.Kubelet.FeatureEnabled("PodsAPI") {
+		return nodepods.Watch(s.Bus, s.Log, nil), nil
+	}
+	socket := podssocket.NewClient(cfg.Service.PodsAPISocket(), cfg.Service.Peers())
+	api, err := podsapi.New(podsapi.Options{
+		Listen: socket.Listen, Socket: podssocket.Path(cfg.Kubelet.Node.RootDir), Peers: cfg.Service.Peers(),
+		Log: s.Log, Metrics: s.Metrics,
+	}, func(changed func(uid string)) podsapi.Source {
+		view = nodepods.Watch(s.Bus, s.Log, changed)
+		return view
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.Go("Pods API", api.Run)
+	return view, nil
 }
 
 // ports are those that the configuration opens.

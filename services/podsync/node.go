@@ -9,9 +9,8 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/cri"
 	"github.com/microlet/microlet/services/podsync/internal/grants"
 	"github.com/microlet/microlet/services/podsync/internal/node"
-	"github.com/microlet/microlet/services/podsync/internal/node/client"
-	"github.com/microlet/microlet/services/podsync/internal/node/rootdir"
 	"github.com/microlet/microlet/services/podsync/internal/pods"
+	"github.com/microlet/microlet/services/podsync/internal/rootdir"
 	"github.com/microlet/microlet/services/podsync/internal/status"
 )
 
@@ -19,13 +18,14 @@ import (
 // changes in it wake them. The dispatcher, which is created last, adds them.
 type environment struct {
 	name    string
-	client  *client.Client
+	client  *node.Client
 	events  *outbox.Recorder
 	workers *pods.Workers
 	cluster *cluster.Cluster
 	runtime *cri.Runtime
 	node    *node.Node
 	grants  *grants.Grants
+	podsAPI *podsAPI
 }
 
 // newEnvironment waits for nothing but the question for the cgroup driver. The caller closes the runtime.
@@ -36,7 +36,7 @@ func newEnvironment(ctx context.Context, s *service.Service, cfg *Config) (*envi
 		return nil, err
 	}
 	events := outbox.NewRecorder(s.Bus, name, s.Log)
-	api, err := client.New(s, k, name, events)
+	api, err := node.NewClient(s, k, name, events)
 	if err != nil {
 		return nil, err
 	}
@@ -69,6 +69,11 @@ func newEnvironment(ctx context.Context, s *service.Service, cfg *Config) (*envi
 		runtime.Close()
 		return nil, err
 	}
+	socket, err := newPodsAPI(s, k)
+	if err != nil {
+		runtime.Close()
+		return nil, err
+	}
 	return &environment{
 		name:    name,
 		client:  api,
@@ -78,14 +83,16 @@ func newEnvironment(ctx context.Context, s *service.Service, cfg *Config) (*envi
 		runtime: runtime,
 		node:    this,
 		grants:  granted,
+		podsAPI: socket,
 	}, nil
 }
 
-func (env *environment) start(s *service.Service, reports *status.Reports) {
+func (env *environment) start(ctx context.Context, s *service.Service, reports *status.Reports) error {
 	s.Go("events", env.events.Run)
 	env.client.Start(s, env.node.Object.Node)
 	env.cluster.Start(s)
 	env.node.Start(s)
 	s.Go("device plugins", env.grants.Run)
-	env.runtime.Start(s, reports.Node())
+	env.podsAPI.start(s)
+	return env.runtime.Start(ctx, s, env.workers, reports.Node())
 }

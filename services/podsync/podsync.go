@@ -5,7 +5,7 @@ import (
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/service"
-	"github.com/microlet/microlet/services/podsync/internal/node/rootdir"
+	"github.com/microlet/microlet/services/podsync/internal/rootdir"
 )
 
 // Run runs podsync until ctx ends. What runs of the node's pods goes on running.
@@ -38,10 +38,9 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := pods.resources.prepare(); err != nil {
 		return err
 	}
-	env.start(s, pods.reports)
-	pods.start(ctx, s, env)
-	if err := startWakers(ctx, s, env, pods); err != nil {
+	if err := env.start(ctx, s, pods.reports); err != nil {
 		return err
 	}
+	pods.start(ctx, s, env)
 	return s.Run(ctx)
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/allocation"
 	"github.com/microlet/microlet/services/podsync/internal/api"
 	"github.com/microlet/microlet/services/podsync/internal/cleanup"
-	"github.com/microlet/microlet/services/podsync/internal/cri/relist"
 	"github.com/microlet/microlet/services/podsync/internal/eviction"
 	"github.com/microlet/microlet/services/podsync/internal/pods"
 	"github.com/microlet/microlet/services/podsync/internal/shutdown"
@@ -34,12 +33,13 @@ type podWork struct {
 }
 
 func newPodWork(ctx context.Context, s *service.Service, cfg *Config, env *environment) (*podWork, error) {
-	k, p := cfg.Kubelet, &podWork{}
+	k, p, has := cfg.Kubelet, &podWork{}, env.node.Capacity
 	var err error
 	p.reports, err = status.New(status.Options{
 		NodeName: env.name, Kubelet: k, Client: env.client, Bus: s.Bus, Workers: env.workers,
-		Gateway: env.runtime.Containers, Capacity: env.node.Capacity, Events: env.events, Tracer: s.Tracer,
-		Log: s.Log, Metrics: s.Metrics,
+		Gateway: env.runtime.Containers,
+		Machine: status.Machine{Capacity: has.Total, Allocatable: has.Allocatable, SystemUUID: has.SystemUUID},
+		Events:  env.events, Tracer: s.Tracer, Log: s.Log, Metrics: s.Metrics,
 	})
 	if err != nil {
 		return nil, err
@@ -128,14 +128,11 @@ func (p *podWork) start(ctx context.Context, s *service.Service, env *environmen
 	p.housekeeping.Start(s)
 	p.resources.start(s)
 	s.Go("helper pods", func(ctx context.Context) error { return p.admission.Sweep(ctx, env.workers) })
+	p.answer(s, env)
 }
 
-// startWakers has the workers woken from outside: by pleg, by a relist while pleg does not watch the runtime, and by
-// callers of the API.
-func startWakers(ctx context.Context, s *service.Service, env *environment, p *podWork) error {
-	if err := relist.Start(ctx, s, env.runtime, env.workers); err != nil {
-		return err
-	}
+// answer has s answer the callers of podsync's API.
+func (p *podWork) answer(s *service.Service, env *environment) {
 	api.Register(s, api.Deps{
 		Workers: env.workers, Pods: p.sources.Local, Mirrors: p.reports.Mirrors,
 		Evictor: eviction.New(env.workers, env.events, s.Log, s.Metrics), Dead: p.housekeeping,
@@ -146,7 +143,6 @@ func startWakers(ctx context.Context, s *service.Service, env *environment, p *p
 			Allocation: p.allocation,
 		},
 	})
-	return nil
 }
 
 // limits are the workers' settings.

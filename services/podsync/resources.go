@@ -14,15 +14,13 @@ import (
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/cgroups"
-	"github.com/microlet/microlet/services/podsync/internal/cgroups/allocatable"
+	"github.com/microlet/microlet/services/podsync/internal/criconfig"
 	"github.com/microlet/microlet/services/podsync/internal/images"
 	"github.com/microlet/microlet/services/podsync/internal/logs"
 	"github.com/microlet/microlet/services/podsync/internal/node"
-	"github.com/microlet/microlet/services/podsync/internal/node/dns"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pods"
-	"github.com/microlet/microlet/services/podsync/internal/pods/criconfig"
-	"github.com/microlet/microlet/services/podsync/internal/pods/userns"
+	"github.com/microlet/microlet/services/podsync/internal/userns"
 	"github.com/microlet/microlet/services/podsync/internal/volumes"
 )
 
@@ -47,7 +45,7 @@ type resources struct {
 	// orphan runs the hook of a running container of a pod without a worker.
 	orphan func(ctx context.Context, state *pod.State, c *pod.Container)
 	host   *node.Host
-	limits *allocatable.Enforcer
+	limits *cgroups.Enforcer
 }
 
 // newResources makes the parts. Nothing is made on the node before prepare.
@@ -98,7 +96,7 @@ func newResources(ctx context.Context, s *service.Service, o *resourceOptions) (
 			Logs: folders, Hooks: hooks, Users: users,
 		},
 		cgroups: groups, config: config, volumes: mounted, images: pulled, logs: folders, orphan: hooks.Orphan, host: host,
-		limits: allocatable.New(allocatable.Options{
+		limits: cgroups.NewEnforcer(cgroups.EnforcerOptions{
 			Kubelet: k, Cgroups: groups, Events: o.events, Node: o.node.Reference, Log: s.Log,
 		}),
 	}, nil
@@ -159,15 +157,11 @@ func (o *resourceOptions) newCgroups(s *service.Service) (*cgroups.Manager, erro
 
 // newConfig returns what turns pods into what CRI takes.
 func (o *resourceOptions) newConfig(s *service.Service, subPaths criconfig.SubPaths) (*criconfig.Builder, error) {
-	resolver, err := dns.Configured(o.config.Kubelet, o.node.Reference, o.events, s.Log)
-	if err != nil {
-		return nil, err
-	}
 	return criconfig.New(criconfig.Options{
 		Kubelet: o.config.Kubelet, LogLinks: o.config.ContainerLogLinks, Allocatable: o.allocatable,
-		HostIPs: o.node.HostIPs.Assumed, RecursiveReadOnly: o.runtime.State.RecursiveReadOnly, DNS: resolver,
-		Objects: o.cluster.Objects, Services: o.cluster.Services, SubPaths: subPaths,
-		Private: o.privateFolders, Log: s.Log,
+		HostIPs: o.node.HostIPs.Assumed, RecursiveReadOnly: o.runtime.State.RecursiveReadOnly,
+		Objects: o.cluster.Objects, Services: o.cluster.Services, SubPaths: subPaths, Private: o.privateFolders,
+		Events: o.events, Node: o.node.Reference, Log: s.Log,
 	})
 }
 

@@ -3,6 +3,7 @@ package resources
 import (
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -26,6 +27,7 @@ func Definition() service.Definition {
 		MemoryLimit:    service.Bytes(1 << 30),
 		PrivateNetwork: service.Always,
 		Folders:        func(*kubeletconfig.Config) []string { return []string{cfg.DevicePluginsDir} },
+		Hidden:         hidden,
 		OnDemand: &service.OnDemand{
 			Sockets: func(k *kubeletconfig.Config) []service.Socket {
 				return []service.Socket{cfg.registrationSocket(), podResourcesSocket(k)}
@@ -52,3 +54,23 @@ func podResourcesSocket(k *kubeletconfig.Config) service.Socket {
 
 // socketName is the kubelet's name for its sockets.
 const socketName = "kubelet.sock"
+
+// hidden are what CAP_DAC_OVERRIDE would open for the service and nothing of its job needs: the sockets by which a
+// caller becomes root, first of all the runtime's, credentials of the node, and volumes of pods.
+func hidden(k *kubeletconfig.Config) []string {
+	paths := []string{
+		"/run/containerd", "/run/crio", "/run/docker", "/run/docker.sock", "/run/dbus", "/run/systemd", "/run/user",
+		"/etc/kubernetes", "/home", "/root", k.Node.CertDir, filepath.Join(k.Node.RootDir, "pods"),
+	}
+	for _, endpoint := range []string{k.Kubelet.ContainerRuntimeEndpoint, k.Kubelet.ImageServiceEndpoint} {
+		socket, ok := strings.CutPrefix(endpoint, "unix://")
+		if !ok || !filepath.IsAbs(socket) {
+			continue
+		}
+		// The folder too: the runtime's next socket would be another file.
+		paths = append(paths, filepath.Dir(socket), socket)
+	}
+	return slices.DeleteFunc(paths, func(path string) bool {
+		return !filepath.IsAbs(path) || path == "/run" || path == "/var/run" || path == "/"
+	})
+}

@@ -121,40 +121,17 @@ func Picture(rooms []Room) string {
 	return b.String()
 }
 
-// besides are the packages that other rooms may import beside the door of their room, and what they are.
+// besides are the packages that other rooms may import beside the door of their room, and why they are not in it. The
+// room pod has rules, of which other rooms use single ones.
 var besides = map[string]string{
-	"cgroups/allocatable":      "the limits of all pods together; it uses the door",
-	"cgroups/system":           "the cgroup of what is no pod; it uses the door",
-	"pods/userns":              "the user IDs of pods with users of their own",
-	"cluster/absence":          "whether the API server itself says that an object is gone",
-	"cluster/informer":         "watches of single objects",
-	"cluster/persistentvolume": "what a claim is bound to",
-	"cluster/podcertificate":   "certificates of pods",
-	"cluster/poddeletion":      "the deletion of a Pod object",
-	"cluster/runtimeclass":     "the runtime handler of a class",
-	"cri/containers":           "which pod a container belongs to",
-	"cri/monitor":              "who learns of the runtime's health",
-	"cri/relist":               "what wakes workers while pleg is away",
-	"cri/runtime":              "podsync's calls of the runtime",
-	"logs/rotate":              "the rotation of logs",
-	"node/capacity":            "the capacity of the machine",
-	"node/client":              "the client of the API server",
-	"node/dns":                 "the resolver configuration of pods",
-	"node/firewall":            "the kubelet's chains in the packet filter",
-	"node/rootdir":             "the folder of --root-dir",
-	"pod/decide":               "the decision",
-	"pod/downward":             "the downward API",
-	"pod/fields":               "the fields that are supported",
-	"pod/labels":               "the labels and annotations of sandboxes and containers",
-	"pod/longannotation":       "annotations that are too long for the runtime",
-	"pod/nfsexport":            "the words of an NFS volume",
-	"pod/status":               "the status of a pod",
-	"pod/trace":                "the trace of a pod",
-	"pod/volumekind":           "the kinds of volumes",
-	"pods/criconfig":           "the CRI messages of a pod",
-	"probes/results":           "the results of probes",
-	"sources/manifest":         "manifests of pods",
-	"sources/mirror":           "mirror pods",
+	"cluster/informer":       "node watches its own object with it, and services/internal has no client of the API",
+	"cluster/podcertificate": "volumes names the places of certificates, and cluster gives it what it asks with",
+	"cri/runtime":            "workers, admission and children need the calls without the sockets that the door serves",
+	"pod/decide":             "the decision, which mutants test",
+	"pod/downward":           "the values of the downward API, in variables and in files",
+	"pod/fields":             "the fields that are supported, which the explanation of a pod checks too",
+	"pod/status":             "the status of a pod, which evictions and shutdowns override",
+	"sources/manifest":       "the rules of manifests, which an explanation and mirror pods need without a source",
 }
 
 // Doors returns what enters a room of podsync otherwise than by its door, and what lies beside a door without need.

@@ -19,9 +19,9 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/kuberuntime"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/microlet/microlet/services/podsync/internal/criconfig"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
-	"github.com/microlet/microlet/services/podsync/internal/pods/criconfig"
 )
 
 // crashes is the life of a container that ends again and again.

@@ -13,7 +13,7 @@ import (
 
 	"sync"
 
-	"github.com/microlet/microlet/services/podsync/internal/pods/criconfig"
+	"github.com/microlet/microlet/services/podsync/internal/criconfig"
 )
 
 // settings are those of the node that decide what the runtime is given.

@@ -22,10 +22,9 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/kuberuntime"
 
 	"github.com/microlet/microlet/services/podsync/internal/cluster/objects"
+	"github.com/microlet/microlet/services/podsync/internal/criconfig"
 	"github.com/microlet/microlet/services/podsync/internal/images"
-	"github.com/microlet/microlet/services/podsync/internal/pod/longannotation"
 	"github.com/microlet/microlet/services/podsync/internal/pod/status"
-	"github.com/microlet/microlet/services/podsync/internal/pods/criconfig"
 	volume "github.com/microlet/microlet/services/podsync/internal/volumes"
 )
 
@@ -116,7 +115,7 @@ func shortenAnnotations(_ contained, out *configured) bool {
 	out.Annotations = maps.Clone(out.Annotations)
 	maps.DeleteFunc(out.Annotations, func(key, _ string) bool { return long[key] != "" })
 	sum := sha256.Sum256(data)
-	out.Annotations[longannotation.Key] = hex.EncodeToString(sum[:])
+	out.Annotations[criconfig.LongAnnotations] = hex.EncodeToString(sum[:])
 	return true
 }
 

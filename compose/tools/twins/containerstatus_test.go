@@ -15,7 +15,7 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/kuberuntime"
 
 	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
-	"github.com/microlet/microlet/services/podsync/internal/pod/labels"
+	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
 // stated is what the runtime says of a container, and what this has left: its message and its log, nil without one.
@@ -103,10 +103,10 @@ func drawStated(s *Source) stated {
 		MessagePath: OneOf(s, "/log", "", "log"), Policy: OneOf(s, "FallbackToLogsOnError", "File", ""),
 	}
 	if hash := OneOf(s, "", "2bc85f72", "0", "zz", "ffffffffffffffff", "1ffffffffffffffff", "-1"); hash != "" {
-		in.Annotations[labels.ContainerHash] = hash
+		in.Annotations[pod.AnnotationHash] = hash
 	}
 	if count := OneOf(s, "", "3", "0", "x", "2147483647", "99999999999999999999"); count != "" {
-		in.Annotations[labels.ContainerRestartCount] = count
+		in.Annotations[pod.AnnotationRestartCount] = count
 	}
 	if s.Percent(50) {
 		in.File = new(strings.Repeat(OneOf(s, "x", "é", "\n", "abc\n"), OneOf(s, 1, 0, 5, 1365, 4096, 4097, 9000)))
@@ -162,8 +162,8 @@ func (in *stated) write(at *scratch) *runtimeapi.ContainerStatus {
 		Annotations: map[string]string{}, LogPath: log,
 		Mounts: []*runtimeapi.Mount{{ContainerPath: "/data", HostPath: "/data"}, {ContainerPath: "/log", HostPath: file}},
 	}
-	status.Annotations[labels.ContainerTerminationMessagePath] = in.MessagePath
-	status.Annotations[labels.ContainerTerminationMessagePolicy] = in.Policy
+	status.Annotations[pod.AnnotationTerminationMessagePath] = in.MessagePath
+	status.Annotations[pod.AnnotationTerminationMessagePolicy] = in.Policy
 	for key, value := range in.Annotations {
 		status.Annotations[key] = value
 	}

@@ -18,7 +18,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/kubelet/network/dns"
 
-	network "github.com/microlet/microlet/services/podsync/internal/node/dns"
+	"github.com/microlet/microlet/services/podsync/internal/criconfig"
 )
 
 // resolving is a pod that gets a resolv.conf, and that of the node.
@@ -264,7 +264,7 @@ func ourDNS(in resolving) resolved {
 	defer at.giveBack()
 	var events []string
 	path := in.file(at)
-	c := network.New(network.Options{
+	c := criconfig.TwinDNS(criconfig.TwinDNSOptions{
 		NodeIPs: addresses(in.NodeIPs), ClusterDNS: addresses(in.ClusterDNS), ClusterDomain: in.ClusterDomain,
 		ResolvConf: path, Log: slog.New(slog.DiscardHandler),
 		Warn:     func(_ *v1.Pod, reason, message string) { events = append(events, event("pod", reason, message)) },

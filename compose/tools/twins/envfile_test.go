@@ -7,7 +7,7 @@ import (
 
 	kubeenv "k8s.io/kubernetes/pkg/kubelet/util/env"
 
-	"github.com/microlet/microlet/services/podsync/internal/pods/criconfig"
+	"github.com/microlet/microlet/services/podsync/internal/criconfig"
 )
 
 // variableFile is a file of variables, and the one that is read. Its lines have less than 64 KiB, which the kubelet

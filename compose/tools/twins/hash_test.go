@@ -6,7 +6,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
 
-	"github.com/microlet/microlet/services/podsync/internal/pods/criconfig"
+	"github.com/microlet/microlet/services/podsync/internal/criconfig"
 )
 
 var _ = register(Pair[v1.Container, uint64]{

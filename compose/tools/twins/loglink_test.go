@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/kubernetes/pkg/kubelet/kuberuntime"
 
-	"github.com/microlet/microlet/services/podsync/internal/pods/criconfig"
+	"github.com/microlet/microlet/services/podsync/internal/criconfig"
 )
 
 // logged is a container with a log.

@@ -20,9 +20,9 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/status"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/microlet/microlet/services/podsync/internal/criconfig"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
-	"github.com/microlet/microlet/services/podsync/internal/pods/criconfig"
 )
 
 // now is when both decide.

@@ -78,8 +78,13 @@ func TestTheNodesPods(t *testing.T) {
 	p.put("a")
 	p.put("b")
 	p.report("a", v1.PodRunning)
+	await("the pods so far", func() bool { return full.Synced() && plain.Synced() && phase(full, "a") == v1.PodRunning })
+	if full.Complete() || plain.Complete() {
+		t.Error("podsync has not said that these are all")
+	}
 	p.pods.Complete()
 	p.statuses.Complete()
+	await("that these are all", func() bool { return full.Complete() && plain.Complete() })
 	await("all pods", func() bool {
 		return full.Synced() && plain.Synced() && phase(full, "a") == v1.PodRunning && phase(full, "b") == "" &&
 			phase(plain, "a") == "" && phase(plain, "b") == ""
@@ -91,7 +96,7 @@ func TestTheNodesPods(t *testing.T) {
 
 	n.StopBus()
 	await("the loss of the bus", func() bool { return !full.Synced() && !plain.Synced() })
-	if phase(full, "a") != v1.PodRunning || len(plain.All()) != 2 {
+	if phase(full, "a") != v1.PodRunning || len(plain.All()) != 2 || !full.Complete() || !plain.Complete() {
 		t.Error("without the bus, what was known is forgotten")
 	}
 	p.forget("b")

@@ -87,6 +87,13 @@ func (v *View[M]) Synced() bool {
 	return v.s.synced
 }
 
+// Complete reports whether a writer has said, by its epoch mark, that it has put all of its keys. It stays true.
+func (v *View[M]) Complete() bool {
+	v.s.mu.RLock()
+	defer v.s.mu.RUnlock()
+	return len(v.s.marks) > 0
+}
+
 // Received returns when key was put last, by this process's own clock: what it had received before
 // counts from when it came, what was in the bucket before the watch, from the watch's start. It is
 // the zero time when there is no such key.

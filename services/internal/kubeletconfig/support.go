@@ -157,6 +157,7 @@ var readGates = map[string]bool{
 	"EmptyDirVolumeMode":       true,
 	"PodCertificateRequest":    true,
 	"ResourceHealthStatus":     true,
+	"PodsAPI":                  true,
 	"SELinuxMount":             true,
 
 	"KubeletServiceAccountTokenForCredentialProviders": true,

@@ -198,7 +198,7 @@ var supportTable = []supportRow{
 		note: "A pattern names a source file of microlet or of one of its libraries."},
 	{name: "logging.options", state: supported, note: "Lines below WARN go to standard output. Where both streams are " +
 		"the same file, as below systemd, nothing is split or buffered."},
-	{name: "oomScoreAdj", state: supported, note: "Of `microlet up`, bus, podsync, pleg, nodestatus and evictor. " +
+	{name: "oomScoreAdj", state: supported, note: "Of `microlet up`, bus, podsync, pleg, nodestatus, evictor and resources. " +
 		"nodeapi, prober, imagegc and stats have 999. What is external has that of its own unit."},
 	{name: "maxOpenFiles", state: supported, note: ownLimits},
 	{name: "showHiddenMetricsForVersion", state: idle, note: "Kubelet 1.37 hides no metric."},

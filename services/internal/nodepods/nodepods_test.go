@@ -22,10 +22,12 @@ import (
 type fakeBucket[M any] struct {
 	values map[string]M
 	synced bool
+	marked bool
 }
 
 func (b *fakeBucket[M]) Get(key string) (M, bool)      { m, ok := b.values[key]; return m, ok }
 func (b *fakeBucket[M]) Synced() bool                  { return b.synced }
+func (b *fakeBucket[M]) Complete() bool                { return b.marked }
 func (b *fakeBucket[M]) Traceparent(key string) string { return "trace of " + key }
 
 // node is a View with its buckets, and what it called for and logged.
@@ -218,6 +220,9 @@ func TestAPodThatIsDeletedGoes(t *testing.T) {
 func TestBothBucketsMakeTheViewComplete(t *testing.T) {
 	n := newNode(t)
 	for _, c := range []struct{ pods, statuses bool }{{}, {true, false}, {false, true}, {true, true}} {
+		if n.pods.marked, n.statuses.marked = c.pods, c.statuses; n.Complete() != (c.pods && c.statuses) {
+			t.Errorf("complete is %v with %+v", n.Complete(), c)
+		}
 		if n.pods.synced, n.statuses.synced = c.pods, c.statuses; n.Synced() != (c.pods && c.statuses) {
 			t.Errorf("%+v: complete is %t", c, n.Synced())
 		}

@@ -14,6 +14,7 @@ import (
 type bucket[M any] interface {
 	Get(key string) (M, bool)
 	Synced() bool
+	Complete() bool
 	Traceparent(key string) string
 }
 
@@ -96,6 +97,13 @@ func (v *View) All() map[string]*Pod {
 // Synced reports whether the view has all pods and their status. It is false before that, and while the bus is away.
 func (v *View) Synced() bool {
 	return v.pods.Synced() && (v.statuses == nil || v.statuses.Synced())
+}
+
+// Complete reports whether podsync has said that it has published all pods of all sources, and the status of each. It
+// stays true, also while a restarted podsync has not heard its sources yet: until then, the view has the pods of
+// before.
+func (v *View) Complete() bool {
+	return v.pods.Complete() && (v.statuses == nil || v.statuses.Complete())
 }
 
 // Traceparent returns that of the span in which the pod's status was reported; empty if there is none.

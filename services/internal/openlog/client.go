@@ -2,89 +2,20 @@ package openlog
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io"
-	"net"
 	"os"
-	"time"
 
-	"golang.org/x/sys/unix"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
-	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/passfile"
 	"github.com/microlet/microlet/services/internal/unixgrpc"
 )
 
-// together is how many requests of a Client are under way at one time; the socket takes 32 connections of a user.
-const together = 16
-
 // Client asks podsync. It is safe for concurrent use.
-type Client struct {
-	socket string
-	peers  unixgrpc.Rules
-	places chan struct{}
-}
+type Client struct{ files *passfile.Client }
 
 // NewClient returns a client of the server on a socket.
 func NewClient(socket string, peers unixgrpc.Rules) *Client {
-	return &Client{socket: socket, peers: peers, places: make(chan struct{}, together)}
+	return &Client{passfile.NewClient(what, socket, peers)}
 }
 
 // Open returns the log that a container writes now. The error is a status: Unavailable if podsync is away, NotFound if
 // there is no file at the log's path, or no such container.
-func (c *Client) Open(ctx context.Context, id string) (*os.File, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*timeout)
-	defer cancel()
-	select {
-	case c.places <- struct{}{}:
-		defer func() { <-c.places }()
-	case <-ctx.Done():
-		return nil, status.FromContextError(ctx.Err()).Err()
-	}
-	connected, err := unixgrpc.Connect(ctx, c.socket, role.Podsync, c.peers)
-	if err != nil {
-		return nil, status.Errorf(codes.Unavailable, "ask podsync for the log: %v", err)
-	}
-	defer connected.Close()
-	defer context.AfterFunc(ctx, func() { _ = connected.SetDeadline(time.Now()) })()
-	if _, err := io.WriteString(connected, id+"\n"); err != nil {
-		return nil, status.Errorf(codes.Unavailable, "ask podsync for the log: %v", err)
-	}
-	f, err := receive(connected.(*net.UnixConn)) // as Connect dials it
-	if err != nil && ctx.Err() != nil {
-		err = status.FromContextError(ctx.Err()).Err()
-	}
-	return f, err
-}
-
-// receive reads an answer.
-func receive(c *net.UnixConn) (*os.File, error) {
-	answer, rights := make([]byte, 1+maxText), make([]byte, unix.CmsgSpace(4))
-	n, oobn, _, _, err := c.ReadMsgUnix(answer, rights)
-	switch {
-	case err != nil || n == 0:
-		return nil, status.Errorf(codes.Unavailable, "podsync has not answered: %v", errors.Join(io.ErrUnexpectedEOF, err))
-	case codes.Code(answer[0]) != codes.OK:
-		return nil, status.Error(codes.Code(answer[0]), string(answer[1:n]))
-	}
-	fd, err := descriptor(rights[:oobn])
-	if err != nil {
-		return nil, status.Errorf(codes.Internal, "podsync's answer: %v", err)
-	}
-	return os.NewFile(uintptr(fd), "log"), nil
-}
-
-// descriptor is the one that came with a message.
-func descriptor(rights []byte) (int, error) {
-	messages, err := unix.ParseSocketControlMessage(rights)
-	if err != nil || len(messages) != 1 {
-		return -1, fmt.Errorf("%d messages instead of one with a descriptor: %w", len(messages), err)
-	}
-	fds, err := unix.ParseUnixRights(&messages[0])
-	if err != nil || len(fds) != 1 {
-		return -1, fmt.Errorf("%d descriptors instead of one: %w", len(fds), err)
-	}
-	return fds[0], nil
-}
+func (c *Client) Open(ctx context.Context, id string) (*os.File, error) { return c.files.Open(ctx, id) }

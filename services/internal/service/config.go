@@ -212,6 +212,11 @@ func (c *Config) LogsSocket() string {
 	return filepath.Join(c.SocketDir(role.Podsync), "logs"+socketSuffix)
 }
 
+// PodsAPISocket is where podsync passes the socket of the Pods API to nodeapi (see package podssocket).
+func (c *Config) PodsAPISocket() string {
+	return filepath.Join(c.SocketDir(role.Podsync), "pods-api"+socketSuffix)
+}
+
 // Peers say which processes are this node's services, for servers and clients beside those that a Service makes.
 func (c *Config) Peers() peer.Rules {
 	return peer.Rules{Cgroups: c.PeerCgroups, Helpers: c.HelpersDir()}

@@ -42,6 +42,9 @@ type Definition struct {
 	// Folders returns those of root's that the service writes to beside its own, as its flags and the kubelet's
 	// configuration say. The supervisor makes them. Nil is none.
 	Folders func(k *kubeletconfig.Config) []string
+	// Hidden returns folders and files of the host that the service has no use for and its capabilities would open. The
+	// supervisor hides them from it, unless what it needs is below. Nil is none.
+	Hidden func(k *kubeletconfig.Config) []string
 	// OnDemand says when a process of the service is started; nil is always.
 	OnDemand *OnDemand
 	// KeptFiles is how many files the supervisor keeps open for the service while it restarts; see Service.Kept.

@@ -285,9 +285,9 @@ func (s *Service) Listen(path string) (net.Listener, error) {
 	return unixgrpc.Merge(l, in), nil
 }
 
-// Claim returns what opens a socket that others than the services connect to: it returns the one that the supervisor has
-// opened for this process, or opens one, which may be tried again after an error. It bounds the connections of each
-// user. Claim is called before Run.
+// Claim returns what opens a socket that others than the services connect to: the one that the supervisor has opened
+// for this process, or a new one. After an error it may be tried again. It bounds the connections of each user. Claim
+// is called before Run.
 func (s *Service) Claim(socket Socket) (open func() (net.Listener, error)) {
 	return s.claim(socket.Path, socket.Listen)
 }

@@ -1,6 +1,7 @@
 package test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -70,6 +71,15 @@ func TestAServiceOnDemand(t *testing.T) {
 		}
 	}
 
+	// Its capability would open the runtime's socket.
+	if info, err := os.Stat(fmt.Sprintf("/proc/%d/root/%s/runtime.sock", pid, a.dir)); err != nil ||
+		info.Mode()&os.ModeSocket != 0 {
+		t.Errorf("resources sees the runtime's socket as %v: %v", info, err)
+	}
+	if pods, err := os.ReadDir(fmt.Sprintf("/proc/%d/root/%s/root/pods", pid, a.dir)); err != nil || len(pods) != 0 {
+		t.Errorf("resources sees %v in the folder of pods: %v", pods, err)
+	}
+
 	// A plugin notices nothing of a restart: its own socket and that of its registration stay what they are.
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -77,7 +87,8 @@ func TestAServiceOnDemand(t *testing.T) {
 	a.await("the successor", func(rows map[string]row) bool {
 		return rows["resources"].State == "ready" && rows["resources"].PID != pid && rows["resources"].Restarts == 1
 	})
-	if _, err := readers.List(t.Context(), &podresourcesv1.ListPodResourcesRequest{}, grpc.WaitForReady(true)); err != nil {
+	_, err = readers.List(t.Context(), &podresourcesv1.ListPodResourcesRequest{}, grpc.WaitForReady(true))
+	if err != nil {
 		t.Fatal(err)
 	}
 	now, err := os.Lstat(socket)

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -55,7 +56,7 @@ func (e *testNode) startLogs() (stop func()) {
 }
 
 // startAsItsUser starts nodeapi as a process with the user and groups that "microlet up" gives it.
-func (e *testNode) startAsItsUser() {
+func (e *testNode) startAsItsUser() (kill func()) {
 	e.t.Helper()
 	args := e.arguments()
 	id, err := role.Get(role.NodeAPI)
@@ -79,11 +80,13 @@ func (e *testNode) startAsItsUser() {
 	if err := cmd.Start(); err != nil {
 		e.t.Fatal(err)
 	}
-	e.t.Cleanup(func() {
+	kill = sync.OnceFunc(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
+	e.t.Cleanup(kill)
 	e.awaitPorts()
+	return kill
 }
 
 // writer is the container of "ns/p", with its log.

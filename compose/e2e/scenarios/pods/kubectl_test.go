@@ -39,6 +39,7 @@ func TestNodeAPI(t *testing.T) {
 	talks(s)
 	askNodeAPI(s, t)
 	askForRootsLog(s)
+	askPodsAPI(s)
 }
 
 // askForRootsLog gives a log to root alone, as CRI-O does with all of them, and asks for it.

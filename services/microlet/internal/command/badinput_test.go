@@ -213,7 +213,7 @@ var badInputs = []badInput{
 	{"run-pod $dir/pod.yaml --timeout=-1s", []string{"timeout is -1s"}},
 	{"run-pod $dir/pod.yaml --runtime-dir=$dir", []string{"$dir", "not running"}},
 	{"run-pod $dir/pod.yaml b", []string{`"b"`, "one too many"}},
-	{"run-pod $dir/gpu.yaml --runtime-dir=$dir", []string{"$dir/gpu.yaml", "limits[nvidia.com/gpu]", "another agent"}},
+	{"run-pod $dir/gpu.yaml --runtime-dir=$dir", []string{"$dir/gpu.yaml", "limits[kubernetes.io/gpu]", "another node"}},
 	{"run-pod $dir/two --runtime-dir=$dir", []string{"$dir/two", "kind"}},
 	{"rm-pod", []string{"name or UID"}},
 	{"rm-pod a b", []string{`"b"`, "one too many"}},
@@ -260,7 +260,7 @@ func badFiles(t *testing.T) (dir string) {
 		"otherversion": "apiVersion: v1\nkind: KubeletConfiguration\n",
 		"service.yaml": "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n",
 		"gpu.yaml": "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: c, image: i, " +
-			"resources: {limits: {nvidia.com/gpu: 1}}}]}\n",
+			"resources: {limits: {kubernetes.io/gpu: 1}}}]}\n",
 	} {
 		path := filepath.Join(dir, name)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o750), os.WriteFile(path, []byte(text), 0o600)); err != nil {

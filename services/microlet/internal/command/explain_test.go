@@ -85,7 +85,7 @@ const serviceObject = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n"
 // gpuPod is one that no node of ours runs.
 func gpuPod(name, node, more string) string {
 	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec: {nodeName: %s, containers: "+
-		"[{name: c, image: i, resources: {limits: {nvidia.com/gpu: 1}}%s}]}\n", name, node, more)
+		"[{name: c, image: i, resources: {limits: {kubernetes.io/gpu: 1}}%s}]}\n", name, node, more)
 }
 
 // Of the pods of a cluster, the good ones are counted alone.
@@ -114,7 +114,7 @@ func TestExplainACluster(t *testing.T) {
 26 of 30 pods would run; the others are refused:
 
 REFUSED  BECAUSE OF
-4        spec.containers.resources.limits[nvidia.com/gpu]
+4        spec.containers.resources.limits[kubernetes.io/gpu]
 1        invalid spec.containers.ports.containerPort
 
 REFUSED  PODS  NODE
@@ -154,7 +154,7 @@ func TestExplainFile(t *testing.T) {
 		{"invalid and not supported", goodPod + "---\n" + gpuPod("gpu", "edge", `, ports: [{containerPort: -1}]`),
 			[]string{"--runtime-dir=" + away}, "  invalid: spec.containers[0].ports[0].containerPort: Invalid value: -1: " +
 				"must be between 1 and 65535, inclusive\n  not supported: " +
-				"spec.containers[0].resources.limits[nvidia.com/gpu]: device plugins", true},
+				"spec.containers[0].resources.limits[kubernetes.io/gpu]: no device plugin", true},
 		{"an object without pods", goodPod + "---\n" + serviceObject, []string{"--runtime-dir=" + away},
 			"Pod web: this node would run it\n1 other object has no pod: Service web\n", false},
 		{"several files", goodPod, []string{second, "--runtime-dir=" + away},

@@ -118,6 +118,7 @@ type inherited struct {
 	nice         int
 	network      string // the process that has it for itself; empty is the supervisor's
 	writable     string // the folders that it may write to; empty is all
+	hidden       string // what it does not see
 }
 
 var _ launcher = (*spawner)(nil)
@@ -138,7 +139,7 @@ func (sp *spawner) thread(s Spec) (*thread, error) {
 	if s.PrivateNetwork {
 		key.network = s.Name
 	}
-	key.writable = strings.Join(s.Writable, "\x00")
+	key.writable, key.hidden = strings.Join(s.Writable, "\x00"), strings.Join(s.Hidden, "\x00")
 	if t, ok := sp.threads[key]; ok {
 		return t, nil
 	}
@@ -152,6 +153,11 @@ func (sp *spawner) thread(s Spec) (*thread, error) {
 		if s.PrivateNetwork {
 			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 				sp.options.Log.Warn("process has the node's network", "process", s.Name, logkey.Err, err)
+			}
+		}
+		if len(s.Hidden) > 0 {
+			if err := hide(s.Hidden); err != nil {
+				sp.options.Log.Warn("process sees what is hidden from it elsewhere", "process", s.Name, logkey.Err, err)
 			}
 		}
 		if !s.NoNewPrivileges {

@@ -49,6 +49,9 @@ type Spec struct {
 	// Writable are folders. A process with NoNewPrivileges may write below them only, also where its user may write
 	// elsewhere. Where the kernel cannot enforce that, the log says so. Empty forbids nothing.
 	Writable []string
+	// Hidden are folders and files that the process does not see. Where the kernel refuses that, the log says so, and the
+	// process sees them. Empty hides nothing.
+	Hidden []string
 	// OOMScoreAdj is the process's adjustment of the OOM killer's score; 0 leaves it the supervisor's.
 	OOMScoreAdj int
 	// Cgroup is the process's own; nil starts it in the supervisor's. A process that cannot be brought there runs all the

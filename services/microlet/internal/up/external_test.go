@@ -26,7 +26,7 @@ func TestExternalServicesThatAreRefused(t *testing.T) {
 		{[]string{"--external=probe"}, `external has "probe": name services of bus, podsync,`},
 		{[]string{"--external=up"}, `external has "up"`},
 		{[]string{"--external=prober", "--placement=single"}, "the single placement has all services in one process"},
-		{[]string{"--external=bus,podsync,pleg,prober,nodestatus,imagegc,stats,evictor,nodeapi"},
+		{[]string{"--external=bus,podsync,pleg,prober,nodestatus,imagegc,stats,evictor,nodeapi,resources"},
 			"nothing is left to supervise"},
 	} {
 		cfg, err := parse(t, c.args...)

@@ -200,6 +200,7 @@ func (c *Config) agents(ctx context.Context, s *service.Service, limits *limits)
 				Nice:            a.Nice,
 				OOMScoreAdj:     a.OOMScoreAdj,
 				Writable:        c.writable(a, id),
+				Hidden:          c.hidden(a, path, fallback),
 				PrivateNetwork:  a.PrivateNetwork != nil && a.PrivateNetwork(),
 				KeptFiles:       a.KeptFiles,
 				StopStage:       a.StopStage,

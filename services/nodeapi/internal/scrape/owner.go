@@ -21,6 +21,8 @@ var bare = []struct {
 	{"kubelet_node_name", role.NodeStatus},
 	{"kubelet_pleg_", role.PLEG},
 	{"kubelet_pod_resources_endpoint_", role.Resources},
+	{"kubelet_pod_requests_", role.NodeAPI},
+	{"kubelet_pod_watch_events_", role.NodeAPI},
 	{"kubelet_running_", role.PLEG},
 	{"kubelet_volume_metric_", role.Stats},
 	{"kubelet_volume_stats_", role.Stats},

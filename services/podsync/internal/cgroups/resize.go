@@ -159,11 +159,11 @@ func weightToShares(weight uint64) uint64 {
 // smooth takes as equal what the kernel and the driver round to the same.
 func (m *Manager) smooth(c *pod.Cgroup) {
 	page := int64(os.Getpagesize())
-	if c.Has.MemoryLimit >= unlimitedFrom {
+	switch has, wants := c.Has.MemoryLimit, c.Wants.MemoryLimit; {
+	case has/page == wants/page, min(has, wants) >= unlimitedFrom: // so large a limit is none to the kernel
+		c.Has.MemoryLimit = wants
+	case has >= unlimitedFrom:
 		c.Has.MemoryLimit = pod.Unlimited
-	}
-	if c.Has.MemoryLimit == c.Wants.MemoryLimit/page*page {
-		c.Has.MemoryLimit = c.Wants.MemoryLimit
 	}
 	if c.Has.MemoryProtected == c.Wants.MemoryProtected/page*page {
 		c.Has.MemoryProtected = c.Wants.MemoryProtected

@@ -273,6 +273,18 @@ func TestSmoothed(t *testing.T) {
 		"no limits of v2": {
 			false, limits(pod.Unlimited, pod.Unlimited, 100000), limits(1<<20, 20000, 100000), pod.Unlimited, pod.Unlimited,
 		},
+		"a limit beyond what v1 counts": {
+			false, limits(pod.Unlimited/page*page, -1, 100000), limits(pod.Unlimited-7, pod.Unlimited, 100000),
+			pod.Unlimited - 7, pod.Unlimited,
+		},
+		"a limit beyond what v2 counts": {
+			false, limits(pod.Unlimited, pod.Unlimited, 100000), limits(pod.Unlimited-7, pod.Unlimited, 100000),
+			pod.Unlimited - 7, pod.Unlimited,
+		},
+		"a limit of almost all pages": {
+			false, limits(unlimitedFrom+page, -1, 100000), limits(unlimitedFrom+page, pod.Unlimited, 100000),
+			unlimitedFrom + page, pod.Unlimited,
+		},
 		"whole pages":    {false, limits(page, 20000, 100000), limits(page+1, 20000, 100000), page + 1, 20000},
 		"another page":   {false, limits(page, 20000, 100000), limits(2*page, 20000, 100000), page, 20000},
 		"another period": {false, limits(page, 20000, 100000), limits(page, 2000, 10000), page, 2000},

@@ -18,13 +18,13 @@ import (
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/internal/tracing"
-	"github.com/microlet/microlet/services/podsync/internal/cgroups/system"
+	"github.com/microlet/microlet/services/podsync/internal/cleanup/internal/firewall"
 	"github.com/microlet/microlet/services/podsync/internal/cleanup/internal/leftovers"
 	"github.com/microlet/microlet/services/podsync/internal/cleanup/internal/predecessor"
+	"github.com/microlet/microlet/services/podsync/internal/cleanup/internal/rotate"
+	"github.com/microlet/microlet/services/podsync/internal/cleanup/internal/systemcgroup"
 	"github.com/microlet/microlet/services/podsync/internal/cri"
 	"github.com/microlet/microlet/services/podsync/internal/logs"
-	"github.com/microlet/microlet/services/podsync/internal/logs/rotate"
-	"github.com/microlet/microlet/services/podsync/internal/node/firewall"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
@@ -83,8 +83,8 @@ type Options struct {
 type Housekeeping struct {
 	cleanup  *leftovers.Cleanup
 	rotator  *rotate.Rotator
-	firewall *firewall.Firewall // nil without makeIPTablesUtilChains
-	system   *system.Mover      // nil without systemCgroups
+	firewall *firewall.Firewall  // nil without makeIPTablesUtilChains
+	system   *systemcgroup.Mover // nil without systemCgroups
 	upkeep   upkeep
 	o        Options
 }
@@ -112,7 +112,7 @@ func New(o Options) (*Housekeeping, error) {
 		}
 	}
 	if name := k.Kubelet.SystemCgroups; name != "" {
-		h.system, err = system.New(name, o.Log)
+		h.system, err = systemcgroup.New(name, o.Log)
 	}
 	h.upkeep = upkeep{
 		driver:  o.Runtime.Driver,

@@ -27,11 +27,10 @@ import (
 	"github.com/microlet/microlet/services/internal/run"
 	"github.com/microlet/microlet/services/podsync/internal/cluster/informer"
 	"github.com/microlet/microlet/services/podsync/internal/cluster/internal/csiobjects"
+	"github.com/microlet/microlet/services/podsync/internal/cluster/internal/runtimeclass"
 	"github.com/microlet/microlet/services/podsync/internal/cluster/internal/trustbundle"
 	"github.com/microlet/microlet/services/podsync/internal/cluster/objects"
-	"github.com/microlet/microlet/services/podsync/internal/cluster/persistentvolume"
 	"github.com/microlet/microlet/services/podsync/internal/cluster/podcertificate"
-	"github.com/microlet/microlet/services/podsync/internal/cluster/runtimeclass"
 )
 
 // Workers learn of changes; see pods.Workers.
@@ -117,8 +116,8 @@ func (c *Cluster) Certificates(name string, node func() *v1.Node, events record.
 }
 
 // Claims finds what pods claim for a node with these labels.
-func (c *Cluster) Claims(labels func() map[string]string) *persistentvolume.Finder {
-	return &persistentvolume.Finder{Client: c.client, Labels: labels}
+func (c *Cluster) Claims(labels func() map[string]string) *ClaimFinder {
+	return &ClaimFinder{Client: c.client, Labels: labels}
 }
 
 // Start has s keep the watches.

@@ -1,8 +1,9 @@
 // Package cri connects podsync to the container runtime.
 //
 // It provides podsync's own calls, which are limited in number, the CRI gateway for the other services, the logs that
-// only root may open, the cgroup driver, the monitor of the runtime's state, and starts the child processes. It does
-// not wait for the runtime when podsync starts, except for up to 2 s for the cgroup driver.
+// only root may open, the cgroup driver, the monitor of the runtime's state, and starts the child processes. It wakes
+// the workers of pods of which the runtime has something new. It does not wait for the runtime when podsync starts,
+// except for up to 2 s for the cgroup driver.
 package cri
 
 import (
@@ -21,13 +22,13 @@ import (
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/openlog"
 	"github.com/microlet/microlet/services/internal/service"
-	"github.com/microlet/microlet/services/podsync/internal/cluster/runtimeclass"
-	"github.com/microlet/microlet/services/podsync/internal/cri/containers"
 	"github.com/microlet/microlet/services/podsync/internal/cri/internal/calllimit"
 	"github.com/microlet/microlet/services/podsync/internal/cri/internal/cgroupdriver"
+	"github.com/microlet/microlet/services/podsync/internal/cri/internal/containers"
 	"github.com/microlet/microlet/services/podsync/internal/cri/internal/gateway"
+	"github.com/microlet/microlet/services/podsync/internal/cri/internal/monitor"
+	"github.com/microlet/microlet/services/podsync/internal/cri/internal/relist"
 	"github.com/microlet/microlet/services/podsync/internal/cri/internal/state"
-	"github.com/microlet/microlet/services/podsync/internal/cri/monitor"
 	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
 )
 
@@ -35,7 +36,7 @@ import (
 type Options struct {
 	Kubelet *kubeletconfig.Config
 	// Classes finds the handlers of pods.
-	Classes runtimeclass.Finder
+	Classes state.Classes
 	// Children make calls on foreign file systems, as to read a container's termination message.
 	Children *childpool.Pool
 	// Checkpoints is the folder where checkpoints of containers are written.
@@ -114,13 +115,15 @@ func (r *Runtime) Close() {
 	}
 }
 
-// Start has s serve the gateway, keep the children, and ask the runtime how it is, of which listeners learn too.
-func (r *Runtime) Start(s *service.Service, listeners ...monitor.Listener) {
+// Start has s serve the gateway, keep the children, wake the workers of pods that have changed in the runtime, and ask
+// the runtime how it is, of which the listener learns too.
+func (r *Runtime) Start(ctx context.Context, s *service.Service, workers relist.Workers,
+	listener monitor.Listener) error {
 	s.Go("mounter", r.Children.Serve)
 	s.Go("gateway", func(ctx context.Context) error { return r.serve(ctx, s) })
 	s.Go("logs for nodeapi", func(ctx context.Context) error { return r.serveLogs(ctx, s) })
-	all := append([]monitor.Listener{r.State}, listeners...)
-	s.Go("runtime monitor", monitor.New(r.Runtime, r.Driver.Name, r.log, all...).Run)
+	s.Go("runtime monitor", monitor.New(r.Runtime, r.Driver.Name, r.log, r.State, listener).Run)
+	return relist.Start(ctx, s, r, workers)
 }
 
 // serve shares the runtime out, a socket a role.

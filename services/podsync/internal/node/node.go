@@ -22,7 +22,7 @@ import (
 	"github.com/microlet/microlet/services/internal/eventref"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
-	machine "github.com/microlet/microlet/services/podsync/internal/node/capacity"
+	machine "github.com/microlet/microlet/services/podsync/internal/node/internal/capacity"
 	"github.com/microlet/microlet/services/podsync/internal/node/internal/hostip"
 	"github.com/microlet/microlet/services/podsync/internal/node/internal/object"
 	"github.com/microlet/microlet/services/podsync/internal/node/internal/podcidr"

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
-	machine "github.com/microlet/microlet/services/podsync/internal/node/capacity"
+	machine "github.com/microlet/microlet/services/podsync/internal/node/internal/capacity"
 )
 
 // can is a runtime that supports the policy of supplemental groups, or does not.

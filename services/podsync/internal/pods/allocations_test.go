@@ -1,6 +1,7 @@
 package pods
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -22,6 +23,8 @@ type allocations struct {
 	wanted   map[types.UID]pod.Resources
 	actuated map[types.UID]pod.Resources
 	ended    map[types.UID]bool
+	// progress are the pods of which a resize is in progress.
+	progress map[types.UID]bool
 	shown    map[types.UID][]v1.PodCondition
 	// reported are what workers have said of resizes.
 	reported []string
@@ -31,6 +34,7 @@ func newAllocations() *allocations {
 	return &allocations{
 		granted: map[types.UID]pod.Resources{}, wanted: map[types.UID]pod.Resources{},
 		actuated: map[types.UID]pod.Resources{}, ended: map[types.UID]bool{}, shown: map[types.UID][]v1.PodCondition{},
+		progress: map[types.UID]bool{},
 	}
 }
 
@@ -64,12 +68,15 @@ func (a *allocations) Want(p *v1.Pod) bool {
 func (a *allocations) grant(uid types.UID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.granted[uid] = a.wanted[uid]
+	a.granted[uid], a.progress[uid] = a.wanted[uid], true
 }
 
 func (a *allocations) Conditions(uid types.UID) []v1.PodCondition {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.progress[uid] {
+		return append(slices.Clone(a.shown[uid]), v1.PodCondition{Type: v1.PodResizeInProgress, Status: v1.ConditionTrue})
+	}
 	return a.shown[uid]
 }
 
@@ -102,7 +109,14 @@ func (a *allocations) SetActuatedPod(uid types.UID, r *v1.ResourceRequirements) 
 }
 
 func (a *allocations) Actuating(p *v1.Pod) { a.report("actuating " + string(p.UID)) }
-func (a *allocations) Completed(p *v1.Pod) { a.report("completed " + string(p.UID)) }
+func (a *allocations) Completed(p *v1.Pod) {
+	a.report("completed " + string(p.UID))
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.granted[p.UID].Equal(pod.ResourcesOf(p)) {
+		delete(a.progress, p.UID)
+	}
+}
 func (a *allocations) Failed(p *v1.Pod, why error) {
 	a.report("failed " + string(p.UID) + ": " + why.Error())
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/microlet/microlet/services/internal/testing/fake"
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 	"github.com/microlet/microlet/services/podsync/internal/pod/status"
-	"github.com/microlet/microlet/services/podsync/internal/probes/results"
 )
 
 // probes are what a prober says of containers, by their IDs.
@@ -23,10 +22,10 @@ type probes struct {
 	readiness, liveness map[string]decide.Result
 }
 
-func (s *probes) Of(types.UID) results.Results {
+func (s *probes) Of(types.UID) decide.Results {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return results.Results{
+	return decide.Results{
 		Readiness: maps.Clone(s.readiness), Liveness: maps.Clone(s.liveness), Startup: map[string]decide.Result{},
 	}
 }

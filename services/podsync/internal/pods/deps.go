@@ -12,17 +12,17 @@ import (
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	resourcesv1 "github.com/microlet/microlet/proto/microlet/resources/v1"
+	"github.com/microlet/microlet/services/internal/podtrace"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
+	"github.com/microlet/microlet/services/podsync/internal/criconfig"
 	"github.com/microlet/microlet/services/podsync/internal/images"
 	"github.com/microlet/microlet/services/podsync/internal/logs"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 	"github.com/microlet/microlet/services/podsync/internal/pod/fields"
 	podstatus "github.com/microlet/microlet/services/podsync/internal/pod/status"
-	"github.com/microlet/microlet/services/podsync/internal/pod/trace"
-	"github.com/microlet/microlet/services/podsync/internal/pods/criconfig"
 	"github.com/microlet/microlet/services/podsync/internal/pods/internal/hook"
-	"github.com/microlet/microlet/services/podsync/internal/probes/results"
 	"github.com/microlet/microlet/services/podsync/internal/volumes"
 )
 
@@ -220,7 +220,7 @@ type Grants interface {
 // Probes has the results of the prober.
 type Probes interface {
 	// Of returns the results of the probes of a pod's containers.
-	Of(uid types.UID) results.Results
+	Of(uid types.UID) decide.Results
 }
 
 // HostIPs are the node's addresses, the primary one first.
@@ -284,7 +284,7 @@ type Reporting struct {
 	Probes   Probes
 	HostIPs  HostIPs
 	// Traces are those of the pods; nil is none.
-	Traces *trace.Traces
+	Traces *podtrace.Traces
 }
 
 // Limits are settings of the workers.

@@ -11,7 +11,6 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/images"
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
-	"github.com/microlet/microlet/services/podsync/internal/probes/results"
 )
 
 // runtimeState is a runtime with a problem of its network, or none.
@@ -62,8 +61,8 @@ func (j *judge) CheckCreated(_ *v1.Pod, c *v1.Container, _ *images.Image) runtim
 // unprobed are pods of which the prober said nothing.
 type unprobed struct{}
 
-func (unprobed) Of(types.UID) results.Results {
-	return results.Results{
+func (unprobed) Of(types.UID) decide.Results {
+	return decide.Results{
 		Readiness: map[string]decide.Result{},
 		Liveness:  map[string]decide.Result{},
 		Startup:   map[string]decide.Result{},

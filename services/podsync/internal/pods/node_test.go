@@ -23,13 +23,12 @@ import (
 	"github.com/microlet/microlet/services/internal/testing/fake"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/cleanup"
-	"github.com/microlet/microlet/services/podsync/internal/cluster/runtimeclass"
 	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
+	"github.com/microlet/microlet/services/podsync/internal/criconfig"
 	"github.com/microlet/microlet/services/podsync/internal/images"
 	"github.com/microlet/microlet/services/podsync/internal/logs"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pod/status"
-	"github.com/microlet/microlet/services/podsync/internal/pods/criconfig"
 	"github.com/microlet/microlet/services/podsync/internal/pods/internal/hook"
 	"github.com/microlet/microlet/services/podsync/internal/volumes"
 )
@@ -133,7 +132,7 @@ func newNode(t *testing.T, cri *fake.Runtime) *node {
 	n.dispatcher = NewDispatcher(n.workers, Deps{
 		RuntimeDeps: RuntimeDeps{
 			Runtime: rt, Remover: cleanup.NewRemover(rt), RuntimeState: runtimeState(func() string { return "" }),
-			RuntimeClasses: runtimeclass.Finder{}, Predecessors: predecessors(func(*v1.Pod) error { return nil }),
+			RuntimeClasses: defaultClass{}, Predecessors: predecessors(func(*v1.Pod) error { return nil }),
 		},
 		Resources: Resources{
 			Images: n, Volumes: n, Cgroups: n.groups, Config: n, Objects: n, Logs: n, Hooks: hooks, Users: n,
@@ -527,6 +526,11 @@ func (n *node) running(uid types.UID) bool {
 	s, _ := n.Last(uid)
 	return s.Phase == v1.PodRunning && len(s.ContainerStatuses) == 1 && s.ContainerStatuses[0].State.Running != nil
 }
+
+// defaultClass is a cluster without runtime classes.
+type defaultClass struct{}
+
+func (defaultClass) Handler(context.Context, *string) (string, error) { return "", nil }
 
 func newRuntime() *fake.Runtime {
 	cri := fake.NewRuntime(nil)

@@ -7,7 +7,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
-	"github.com/microlet/microlet/services/podsync/internal/probes/results"
 )
 
 // Probed has a pod's worker act on a probe's result.
@@ -20,7 +19,7 @@ func (s *Workers) Probed(uid types.UID) {
 
 // probeResults returns the results of the probes of the pod's containers. A sidecar that has started according to the
 // API counts as started when the prober's result is lost: the pod's start must not wait for it again.
-func (d *Deps) probeResults(p *v1.Pod) results.Results {
+func (d *Deps) probeResults(p *v1.Pod) decide.Results {
 	v := d.Probes.Of(p.UID)
 	statuses := p.Status.InitContainerStatuses
 	if last, ok := d.Statuses.Last(p.UID); ok {

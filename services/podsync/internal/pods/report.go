@@ -35,8 +35,8 @@ type reporter struct {
 	standing *standing
 	remains  *remains
 
-	// notices say when something has to be reported while a sync lasts.
-	notices *notices
+	// notices have what happened to the pod reported at a certain time, unless the worker reads the runtime before.
+	notices timed
 
 	// mu is held while a status is made and passed on, and guards what the status is made of. The goroutine of run alone
 	// changes the phase, the rejection, and why containers wait.
@@ -56,7 +56,7 @@ type reporter struct {
 
 func newReporter(uid types.UID, deps *Deps, i *inbox, s *standing, r *remains) *reporter {
 	return &reporter{
-		uid: uid, deps: deps, inbox: i, standing: s, remains: r, notices: newNotices(),
+		uid: uid, deps: deps, inbox: i, standing: s, remains: r,
 		waiting: map[string]status.Waiting{}, owed: map[string]bool{},
 	}
 }
@@ -93,30 +93,22 @@ func (r *reporter) reportNewest(p *v1.Pod, state *pod.State, beside bool) (ready
 	})
 }
 
-// reportBeside reports what happens to the pod while a sync lasts, until ctx ends: probe results, and containers that
-// end. A sync lasts while a container is stopped, an image pulled, a volume mounted or a hook run.
+// reportBeside reports what has happened to the pod while a sync lasts: probe results, and containers that end. A sync
+// lasts while a container is stopped, an image pulled, a volume mounted or a hook run.
 func (r *reporter) reportBeside(ctx context.Context) {
-	defer r.notices.clear()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-r.notices.due:
-		}
-		if !r.notices.take() || !r.reportIf(nil) {
-			continue
-		}
-		state, err := r.deps.Runtime.State(ctx, r.uid)
-		if err != nil {
-			r.notice(transientRetry)
-			continue
-		}
-		r.reportIf(r.remains.counting(state))
+	if !r.reportIf(nil) {
+		return
 	}
+	state, err := r.deps.Runtime.State(ctx, r.uid)
+	if err != nil {
+		r.notice(transientRetry)
+		return
+	}
+	r.reportIf(r.remains.counting(state))
 }
 
 // notice has what happened to the pod reported after this time, unless the worker has read the runtime by then.
-func (r *reporter) notice(after time.Duration) { r.notices.add(after) }
+func (r *reporter) notice(after time.Duration) { r.notices.due(after) }
 
 // looks notes that the worker is about to read the runtime.
 func (r *reporter) looks() { r.notices.clear() }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -15,10 +16,12 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 )
 
-// resizing returns what the pod has, or nil if what was granted to it is known to be in force. The cgroup is read
-// unless it is recorded that the pod was given all: after a crash its containers may have what its cgroup lacks.
+// resizing returns what the pod has, or nil if what was granted to it is known to be in force. While a resize is in
+// progress nothing is known: one that was taken back may be carried out in part, and a container that has started again
+// has what the pod's cgroup may lack. The cgroup is read then, and unless it is recorded that the pod was given all.
 func (w *worker) resizing(p *v1.Pod, state *pod.State) (*decide.Resizing, error) {
-	if w.inForce != nil && w.inForce.Equal(pod.ResourcesOf(p)) {
+	inProgress := w.resizeInProgress()
+	if !inProgress && w.inForce != nil && w.inForce.Equal(pod.ResourcesOf(p)) {
 		return nil, nil
 	}
 	recorded, known := w.deps.Allocation.Actuated(w.uid)
@@ -35,7 +38,7 @@ func (w *worker) resizing(p *v1.Pod, state *pod.State) (*decide.Resizing, error)
 		}
 	}
 	resizing := &decide.Resizing{Actuated: has}
-	if known && decide.InForce(p, recorded) && decide.InForce(p, has) {
+	if !inProgress && known && decide.InForce(p, recorded) && decide.InForce(p, has) {
 		return resizing, nil
 	}
 	var err error
@@ -43,6 +46,13 @@ func (w *worker) resizing(p *v1.Pod, state *pod.State) (*decide.Resizing, error)
 		return nil, err
 	}
 	return resizing, nil
+}
+
+// resizeInProgress reports whether a resize was granted that is not known to be complete, by an earlier podsync too.
+func (w *worker) resizeInProgress() bool {
+	return slices.ContainsFunc(w.deps.Allocation.Conditions(w.uid), func(c v1.PodCondition) bool {
+		return c.Type == v1.PodResizeInProgress
+	})
 }
 
 // noteResize notes what a decision says of the pod's resize: it waits for memory, or nothing is left to do.
@@ -88,11 +98,21 @@ func (w *worker) recordContainer(p *v1.Pod, name string, r v1.ResourceRequiremen
 
 // resize carries out the steps of a resize. The first that fails ends it, as the later ones rely on it. What containers
 // were given of a resource is recorded when the pod's cgroup has its share too: a crash before has the steps repeated.
+// It is recorded too when a step fails, since other resources may be granted before the steps are repeated.
 func (w *worker) resize(ctx context.Context, p *v1.Pod, a *decide.Actions) error {
 	var given []*decide.ResizeStep
+	record := func() {
+		for _, s := range given {
+			w.recordContainer(p, s.Name, s.Resources)
+		}
+		given = nil
+	}
 	for i := range a.Resize {
 		s := &a.Resize[i]
 		if err := w.resizeStep(ctx, p, a, s); err != nil {
+			if ctx.Err() == nil {
+				record()
+			}
 			return w.resizeFailed(ctx, p, err)
 		}
 		if !s.OfPod() {
@@ -101,10 +121,7 @@ func (w *worker) resize(ctx context.Context, p *v1.Pod, a *decide.Actions) error
 		if i+1 < len(a.Resize) && a.Resize[i+1].Resource == s.Resource {
 			continue
 		}
-		for _, s := range given {
-			w.recordContainer(p, s.Name, s.Resources)
-		}
-		given = nil
+		record()
 	}
 	return nil
 }

@@ -138,3 +138,21 @@ func TestAVersionThatWasNotJudged(t *testing.T) {
 		}
 	})
 }
+
+// TestVolumesShowWhatIsGranted at once: those of the downward API may have the resources.
+func TestVolumesShowWhatIsGranted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := startNode(t)
+		p := withMemory(testPod("a"), "1Mi", "")
+		p.Spec.Volumes = []v1.Volume{{Name: "resources"}}
+		n.apply(p)
+		n.apply(withMemory(p, "2Mi", ""))
+		before := n.refreshes()
+		n.allocation.grant("a")
+		n.workers.Granted("a")
+		n.wait(time.Second)
+		if got := n.refreshes() - before; got != 1 {
+			t.Errorf("the volumes were refreshed %d times, want 1", got)
+		}
+	})
+}

@@ -78,6 +78,7 @@ func (n *resizedNode) begin() {
 	n.dispatcher.deps.Runtime = resizedRuntime{n.dispatcher.deps.Runtime, n}
 	if before != nil {
 		n.allocation.granted, n.allocation.actuated = before.allocation.granted, before.allocation.actuated
+		n.allocation.progress = before.allocation.progress
 		n.statuses = before.statuses
 	}
 	n.stop = n.run()
@@ -600,5 +601,75 @@ func TestAPodOfWhichNothingIsRecorded(t *testing.T) {
 			"container memory=9216 cpu=none shares=204",
 		})
 		n.want("containers", n.ids("a"), ids)
+	})
+}
+
+// TestAResizeThatIsTakenBack while a part of it is done leaves nothing of it in force.
+func TestAResizeThatIsTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newResizedNode(t)
+		p := resizedPod(testPod("a"), sizes("100m", "200m", "", "8Ki"))
+		n.apply(p)
+		n.reported()
+		n.groups.use("a", n.ids("a")["c"], 5000)
+		n.resize(resizedPod(p, sizes("900m", "900m", "", "4Ki")))
+		n.want("has", n.has("a", "c"), "memory=8192 cpu=900 shares=921")
+		n.reported()
+		n.resize(p)
+		n.want("has", n.has("a", "c"), "memory=8192 cpu=200 shares=102")
+		n.want("the pod", n.groups.limits("a"), cgroupLimits(p))
+		n.want("reported", n.reported(), []string{"actuating a", "completed a"})
+	})
+}
+
+// TestAResizeThatIsTakenBackAtOnce ends although there is nothing to do for it.
+func TestAResizeThatIsTakenBackAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newResizedNode(t)
+		p := resizedPod(testPod("a"), sizes("100m", "", "", ""))
+		n.apply(p)
+		n.reported()
+		n.allocation.decides = true
+		n.apply(resizedPod(p, sizes("200m", "", "", "")))
+		n.allocation.grant("a")
+		n.apply(p)
+		n.allocation.grant("a")
+		n.workers.Granted("a")
+		n.wait(time.Second)
+		n.want("reported", n.reported(), []string{"completed a"})
+	})
+}
+
+// TestAContainerThatStartsAgainBeforeItsPodShrinks has what was granted. The pod has it too then.
+func TestAContainerThatStartsAgainBeforeItsPodShrinks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newResizedNode(t)
+		p := resizedPod(testPod("a"), sizes("", "", "", "8Ki"))
+		n.apply(p)
+		n.reported()
+		n.groups.use("a", n.ids("a")["c"], 5000)
+		smaller := resizedPod(p, sizes("", "", "", "4Ki"))
+		n.resize(smaller)
+		n.exit("c")
+		n.wait(time.Minute)
+		n.want("has", n.has("a", "c"), "memory=4096 cpu=none shares=2")
+		n.groups.use("a", n.ids("a")["c"], 1000)
+		n.wait(time.Minute)
+		n.want("the pod", n.groups.limits("a"), cgroupLimits(smaller))
+	})
+}
+
+// TestAResizeThatFailedIsTakenBack from the containers that had it before another step failed.
+func TestAResizeThatFailedIsTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newResizedNode(t)
+		p := resizedPod(testPod("a"), sizes("100m", "900m", "", ""))
+		n.apply(p)
+		n.groups.fail(nil, errors.New("device busy"))
+		n.resize(resizedPod(p, sizes("100m", "300m", "", "")))
+		n.want("has", n.has("a", "c"), "memory=none cpu=300 shares=102")
+		n.groups.fail(nil, nil)
+		n.resize(resizedPod(p, sizes("100m", "900m", "", "")))
+		n.want("has", n.has("a", "c"), "memory=none cpu=900 shares=102")
 	})
 }

@@ -22,7 +22,7 @@ import (
 
 	"github.com/microlet/microlet/services/internal/testing/fake"
 	"github.com/microlet/microlet/services/podsync/internal/cri/runtime"
-	"github.com/microlet/microlet/services/podsync/internal/pods/criconfig"
+	"github.com/microlet/microlet/services/podsync/internal/criconfig"
 	volume "github.com/microlet/microlet/services/podsync/internal/volumes"
 )
 

@@ -14,7 +14,7 @@ import (
 
 // stop stops every container of the pod within the grace period, and then the sandboxes.
 func (w *worker) stop(ctx context.Context, p *v1.Pod, removed bool) error {
-	w.refreshing.cancelIfAny()
+	w.mounts.refreshing.cancel()
 	w.sweeping.cancelIfAny()
 	// A container that is just being started must not lose its sandbox: its end would be reported as
 	// a failure to start.
@@ -64,9 +64,9 @@ func (w *worker) stop(ctx context.Context, p *v1.Pod, removed bool) error {
 
 // release gives back what the pod held on the node, and reports its last status.
 func (w *worker) release(ctx context.Context, p *v1.Pod) error {
-	w.refreshing.end()
+	w.mounts.refreshing.end()
 	w.sweeping.end()
-	w.refreshing, w.sweeping = nil, nil
+	w.sweeping = nil
 	if err := w.deps.Volumes.Unmount(ctx, w.uid); err != nil {
 		return transient("unmount volumes", err)
 	}

@@ -6,8 +6,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/microlet/microlet/services/internal/podtrace"
 	"github.com/microlet/microlet/services/internal/tracing/spantest"
-	"github.com/microlet/microlet/services/podsync/internal/pod/trace"
 )
 
 // TestAPodsStartIsATrace of all that podsync does for it, and its end another.
@@ -15,7 +15,7 @@ func TestAPodsStartIsATrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := spantest.New(t)
 		n := newNode(t, newRuntime())
-		n.dispatcher.deps.Traces = trace.New(r.Tracer)
+		n.dispatcher.deps.Traces = podtrace.New(r.Tracer)
 		defer n.run()()
 		p := testPod("a")
 		n.dispatcher.SetPod(p, api)

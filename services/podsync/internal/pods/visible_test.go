@@ -67,7 +67,7 @@ func TestTheStatusShowsAResize(t *testing.T) {
 		n.apply(p)
 		n.allocation.mu.Lock()
 		n.allocation.shown["a"] = []v1.PodCondition{{
-			Type: v1.PodResizeInProgress, Status: v1.ConditionTrue, Reason: v1.PodReasonError, Message: "no such file"}}
+			Type: v1.PodResizePending, Status: v1.ConditionTrue, Reason: v1.PodReasonDeferred, Message: "no room"}}
 		n.allocation.mu.Unlock()
 		n.allocation.SetActuatedContainer("a", p.Spec.Containers[0].Name, v1.ResourceRequirements{
 			Requests: v1.ResourceList{v1.ResourceMemory: resource.MustParse("3Mi")}})
@@ -78,7 +78,7 @@ func TestTheStatusShowsAResize(t *testing.T) {
 			got.AllocatedResources.Memory().String() != "1Mi" {
 			t.Errorf("the container has %v and was granted %v", got.Resources, got.AllocatedResources)
 		}
-		if c := podutil.Condition(s.Conditions, v1.PodResizeInProgress); c == nil || c.Message != "no such file" {
+		if c := podutil.Condition(s.Conditions, v1.PodResizePending); c == nil || c.Message != "no room" {
 			t.Errorf("conditions are %+v", s.Conditions)
 		}
 	})

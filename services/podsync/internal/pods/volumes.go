@@ -106,26 +106,14 @@ func (w *worker) rejectBeyondLimit(p *v1.Pod, err error) {
 // expire and a change may have been missed. It does so beside the syncs: a sync lasts while another container of the
 // pod pulls its image or runs its hook, and may fail each time.
 func (w *worker) keepFresh(ctx context.Context, p *v1.Pod) {
-	if w.refreshing != nil || len(p.Spec.Volumes) == 0 {
-		return
+	if len(p.Spec.Volumes) > 0 && w.mounts.refreshing.begin(tracing.Outside(ctx), w.tasks, w.refresh) {
+		w.mounts.refreshing.due(volume.NextRefresh())
 	}
-	w.refreshing = w.tasks.begin(tracing.Outside(ctx), func(ctx context.Context) {
-		due := time.NewTimer(volume.NextRefresh())
-		defer due.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-w.mounts.stale:
-			case <-due.C:
-			}
-			due.Reset(volume.NextRefresh())
-			w.refresh(ctx, w.inbox.latest())
-		}
-	}, nil)
 }
 
-func (w *worker) refresh(ctx context.Context, p *v1.Pod) {
+func (w *worker) refresh(ctx context.Context) {
+	w.mounts.refreshing.due(volume.NextRefresh())
+	p := w.inbox.latest()
 	if !w.mounts.take(ctx) {
 		return
 	}
@@ -139,19 +127,15 @@ func (w *worker) refresh(ctx context.Context, p *v1.Pod) {
 
 // mounts keeps the changes of a pod's volumes apart. Its methods may be called from any goroutine.
 type mounts struct {
-	stale chan struct{} // the sources of the volumes have changed
-	held  chan struct{} // full while something changes the volumes
+	// refreshing brings what is mounted up to date. It begins when the volumes are mounted.
+	refreshing timed
+	held       chan struct{} // full while something changes the volumes
 }
 
-func newMounts() *mounts { return &mounts{make(chan struct{}, 1), make(chan struct{}, 1)} }
+func newMounts() *mounts { return &mounts{held: make(chan struct{}, 1)} }
 
-// markStale has the volumes refreshed as soon as they are mounted.
-func (m *mounts) markStale() {
-	select {
-	case m.stale <- struct{}{}:
-	default:
-	}
-}
+// markStale has the volumes refreshed as soon as they are mounted, because their sources have changed.
+func (m *mounts) markStale() { m.refreshing.due(0) }
 
 // take waits until nothing else changes the pod's volumes. It returns false if ctx ends first.
 func (m *mounts) take(ctx context.Context) bool {

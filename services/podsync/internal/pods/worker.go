@@ -53,8 +53,8 @@ type loop struct {
 	stops   *stops
 	// wholeRestarts have a back-off of their own.
 	wholeRestarts wholeRestarts
-	// creating is the call that brings something into the runtime; refreshing and sweeping run beside the syncs.
-	creating, refreshing, sweeping *task
+	// creating is the call that brings something into the runtime; sweeping runs beside the syncs.
+	creating, sweeping *task
 	// admitted: the pod may run here.
 	admitted bool
 	// inForce is what was granted to the pod and is known to be in force; nil before that was looked at.
@@ -122,6 +122,7 @@ func (w *worker) set(p *v1.Pod) {
 // granted gives the worker what is granted to its pod now, or how its resize fares.
 func (w *worker) granted() {
 	if w.inbox.regrant() {
+		w.mounts.markStale() // volumes may show the resources
 		w.publish()
 	}
 	w.wake()
@@ -179,8 +180,8 @@ func (w *worker) wakeByOthers(reported time.Duration) {
 func (w *worker) run(ctx context.Context) (finished bool) {
 	p := w.inbox.latest()
 	ctx = shares.WithOwner(ctx, p.Namespace)
-	defer w.tasks.end()
-	w.tasks.begin(ctx, w.reporter.reportBeside, nil)
+	defer w.endTasks()
+	w.reporter.notices.begin(ctx, w.tasks, w.reporter.reportBeside)
 	w.deps.Statuses.UpdateFromAPI(p)
 	timer := time.NewTimer(firstDelay(p))
 	defer timer.Stop()
@@ -197,6 +198,13 @@ func (w *worker) run(ctx context.Context) (finished bool) {
 		}
 		timer.Reset(again)
 	}
+}
+
+// endTasks ends what runs beside the syncs, and waits for its end.
+func (w *worker) endTasks() {
+	w.reporter.notices.cancel()
+	w.mounts.refreshing.cancel()
+	w.tasks.end()
 }
 
 // trySync syncs the pod once and returns when to sync again.

@@ -18,8 +18,9 @@ import (
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 	"github.com/microlet/microlet/services/podsync/internal/probes/internal/assignment"
-	"github.com/microlet/microlet/services/podsync/internal/probes/results"
+	"github.com/microlet/microlet/services/podsync/internal/probes/internal/results"
 )
 
 // Workers are woken by results; see pods.Workers.
@@ -79,7 +80,7 @@ func (p *Probing) Forget(uid types.UID) {
 func (p *Probing) Complete() { p.assigner.Complete() }
 
 // Of implements pods.Probes.
-func (p *Probing) Of(uid types.UID) results.Results { return p.results.Of(uid) }
+func (p *Probing) Of(uid types.UID) decide.Results { return p.results.Of(uid) }
 
 // Run assigns until ctx ends.
 func (p *Probing) Run(ctx context.Context) error { return p.assigner.Run(ctx) }

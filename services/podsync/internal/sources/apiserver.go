@@ -29,6 +29,8 @@ type Mirrors interface {
 	RemoveMirror(p *v1.Pod)
 	// MirrorsSynced is called once all that the API had at the start were sent.
 	MirrorsSynced()
+	// Source names the source that wants a static pod of this name; empty when none does.
+	Source(name types.NamespacedName) string
 }
 
 // APIServer is the source of the pods that are bound to this node (spec.nodeName).

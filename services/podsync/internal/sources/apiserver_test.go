@@ -34,6 +34,7 @@ func (t *calls) SourceSynced(podsyncv1.PodSource) { t.lines = append(t.lines, "s
 func (t *calls) SetMirror(p *v1.Pod)              { t.lines = append(t.lines, "mirror "+string(p.UID)) }
 func (t *calls) RemoveMirror(p *v1.Pod)           { t.lines = append(t.lines, "no mirror "+string(p.UID)) }
 func (t *calls) MirrorsSynced()                   { t.lines = append(t.lines, "mirrors synced") }
+func (*calls) Source(types.NamespacedName) string { return "" }
 
 func (t *calls) want(test *testing.T, lines ...string) {
 	test.Helper()

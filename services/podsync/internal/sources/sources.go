@@ -15,8 +15,7 @@ import (
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
-	"github.com/microlet/microlet/services/podsync/internal/node/rootdir"
-	"github.com/microlet/microlet/services/podsync/internal/sources/mirror"
+	"github.com/microlet/microlet/services/podsync/internal/rootdir"
 )
 
 // Options of Sources.
@@ -24,7 +23,7 @@ type Options struct {
 	NodeName string
 	Kubelet  *kubeletconfig.Config
 	Client   kubernetes.Interface
-	Mirrors  *mirror.Manager
+	Mirrors  Mirrors
 	Events   record.EventRecorder
 	Log      *slog.Logger
 	Metrics  prometheus.Registerer

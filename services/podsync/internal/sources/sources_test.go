@@ -11,7 +11,6 @@ import (
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
-	"github.com/microlet/microlet/services/podsync/internal/sources/mirror"
 )
 
 const (
@@ -36,12 +35,8 @@ func TestTheConfigurationNamesTheSources(t *testing.T) {
 		k.Node.Kubeconfig, k.Node.RootDir = c.kubeconfig, t.TempDir()
 		k.Kubelet.StaticPodPath, k.Kubelet.StaticPodURL = c.path, c.url
 		log, metrics := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
-		mirrors, err := mirror.New(mirror.Options{NodeName: "n", Log: log, Metrics: metrics})
-		if err != nil {
-			t.Fatal(err)
-		}
 		s, err := New(Options{
-			NodeName: "n", Kubelet: k, Client: fake.NewClientset(), Mirrors: mirrors, Events: record.NewFakeRecorder(1),
+			NodeName: "n", Kubelet: k, Client: fake.NewClientset(), Mirrors: &calls{}, Events: record.NewFakeRecorder(1),
 			Log: log, Metrics: metrics,
 		})
 		if err != nil {

@@ -20,16 +20,13 @@ import (
 	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/outbox"
+	"github.com/microlet/microlet/services/internal/podtrace"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/internal/tracing"
-	"github.com/microlet/microlet/services/podsync/internal/cri/containers"
-	"github.com/microlet/microlet/services/podsync/internal/cri/monitor"
-	"github.com/microlet/microlet/services/podsync/internal/node/capacity"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
-	"github.com/microlet/microlet/services/podsync/internal/pod/trace"
 	"github.com/microlet/microlet/services/podsync/internal/probes"
-	"github.com/microlet/microlet/services/podsync/internal/sources/mirror"
 	"github.com/microlet/microlet/services/podsync/internal/status/internal/manager"
+	"github.com/microlet/microlet/services/podsync/internal/status/internal/mirror"
 	"github.com/microlet/microlet/services/podsync/internal/status/internal/publisher"
 )
 
@@ -40,14 +37,27 @@ type Options struct {
 	Client   kubernetes.Interface
 	Bus      *bus.Client
 	Workers  probes.Workers
-	// Gateway decides by the containers of all pods.
-	Gateway  *containers.Index
-	Capacity capacity.Capacity
+	Gateway  Gateway
+	Machine  Machine
 	// Events are in the traces of their pods, which Tracer records; nil records none.
 	Events  *outbox.Recorder
 	Tracer  *tracing.Tracer
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
+}
+
+// Gateway decides by the containers of all pods; see cri.Runtime.
+type Gateway interface {
+	SetPod(p *v1.Pod)
+	SetState(uid types.UID, s *pod.State)
+	SetComplete()
+	Forget(uid types.UID)
+}
+
+// Machine is what the bus shows of the node's machine.
+type Machine struct {
+	Capacity, Allocatable v1.ResourceList
+	SystemUUID            string
 }
 
 // Prober probes pods; see probes.Probing.
@@ -65,24 +75,24 @@ type Reports struct {
 	// Probing brings the prober's results to the workers.
 	Probing *probes.Probing
 	// Traces are those of the pods; nil is none.
-	Traces *trace.Traces
+	Traces *podtrace.Traces
 
 	pods PodReporter
-	node nodeKeys
+	node NodeReporter
 	// deliver brings statuses to the API; nil without an API server.
 	deliver func(context.Context) error
 }
 
 // New returns reports that send nothing before Start.
 func New(o Options) (*Reports, error) {
-	r := &Reports{Probing: probes.New(o.Bus, o.Workers, o.Log, o.Metrics), Traces: trace.New(o.Tracer)}
+	r := &Reports{Probing: probes.New(o.Bus, o.Workers, o.Log, o.Metrics), Traces: podtrace.New(o.Tracer)}
 	if r.Traces != nil {
 		o.Events.InTraces(func(uid types.UID) string { return r.Traces.Of(uid).String() })
 	}
 	bus := publisher.New(o.Bus.Own(subject.Pods), o.Bus.Own(subject.PodStatus), o.Bus.Own(subject.Node), r.Traces,
 		o.Log)
 	r.pods = PodReporter{gateway: o.Gateway, bus: bus, prober: r.Probing, traces: r.Traces}
-	r.node = nodeKeys{bus: bus, capacity: o.Capacity}
+	r.node = NodeReporter{bus: bus, machine: o.Machine}
 	mirrors := mirror.Options{NodeName: o.NodeName, Statuses: noStatuses{}, Log: o.Log, Metrics: o.Metrics}
 	r.Statuses = &Statuses{pods: noStatuses{}}
 	if !o.Kubelet.Standalone() {
@@ -114,8 +124,8 @@ func (r *Reports) Start(s *service.Service) {
 // Pods gets each pod from its worker.
 func (r *Reports) Pods() *PodReporter { return &r.pods }
 
-// Node learns of the runtime from the monitor.
-func (r *Reports) Node() monitor.Listener { return &r.node }
+// Node learns what the runtime says of itself.
+func (r *Reports) Node() *NodeReporter { return &r.node }
 
 // CSIDrivers reports what CSI drivers say of the node. They register one after the other, also long after the start.
 func (r *Reports) CSIDrivers(m *podsyncv1.CSIDrivers) { r.node.bus.CSIDrivers(m) }
@@ -135,10 +145,10 @@ func (r *Reports) Reported() { r.pods.reported() }
 
 // PodReporter passes on what workers report of pods. The CRI gateway comes first.
 type PodReporter struct {
-	gateway *containers.Index
+	gateway Gateway
 	bus     *publisher.Publisher
 	prober  Prober
-	traces  *trace.Traces
+	traces  *podtrace.Traces
 }
 
 // Pod reports a pod that has a worker, with the resources that are granted. desired is the pod with those that it asks
@@ -173,18 +183,18 @@ func (o *PodReporter) reported() {
 	o.bus.StatusesComplete()
 }
 
-// nodeKeys are podsync's keys of NODE: the runtime's state, and with the first one all the others.
-type nodeKeys struct {
-	bus      *publisher.Publisher
-	capacity capacity.Capacity
-	once     sync.Once
+// NodeReporter puts podsync's keys of NODE: the runtime's state, and with the first one all the others.
+type NodeReporter struct {
+	bus     *publisher.Publisher
+	machine Machine
+	once    sync.Once
 }
 
-// Learn implements monitor.Listener.
-func (k *nodeKeys) Learn(r *podsyncv1.Runtime) {
-	k.bus.Runtime(r)
-	k.once.Do(func() {
-		k.bus.Capacity(k.capacity.Total, k.capacity.Allocatable, k.capacity.SystemUUID)
-		k.bus.NodeComplete()
+// Learn takes an answer of the runtime, or that it has not answered.
+func (o *NodeReporter) Learn(r *podsyncv1.Runtime) {
+	o.bus.Runtime(r)
+	o.once.Do(func() {
+		o.bus.Capacity(o.machine.Capacity, o.machine.Allocatable, o.machine.SystemUUID)
+		o.bus.NodeComplete()
 	})
 }

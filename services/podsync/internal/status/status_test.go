@@ -2,6 +2,7 @@ package status
 
 import (
 	"log/slog"
+	"maps"
 	"slices"
 	"testing"
 
@@ -11,8 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
-	"github.com/microlet/microlet/services/podsync/internal/cri/containers"
-	"github.com/microlet/microlet/services/podsync/internal/node/capacity"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/status/internal/publisher"
 )
@@ -21,7 +20,35 @@ import (
 type diary struct {
 	lines []string
 	// gateway is asked, whenever the bus is called, whether it knows the container "id".
-	gateway *containers.Index
+	gateway gateway
+}
+
+// gateway is the one of CRI.
+type gateway struct {
+	pods     map[types.UID]bool
+	ids      map[string]types.UID
+	complete bool
+}
+
+func (g *gateway) SetPod(p *v1.Pod) { g.pods[p.UID] = true }
+
+func (g *gateway) SetState(uid types.UID, s *pod.State) {
+	for i := range s.Containers {
+		if g.pods[uid] {
+			g.ids[s.Containers[i].ID] = uid
+		}
+	}
+}
+
+func (g *gateway) SetComplete() { g.complete = true }
+
+func (g *gateway) Forget(uid types.UID) {
+	maps.DeleteFunc(g.ids, func(_ string, of types.UID) bool { return of == uid })
+}
+
+func (g *gateway) knows(id string) bool {
+	_, known := g.ids[id]
+	return known
 }
 
 func (d *diary) write(line string) { d.lines = append(d.lines, line) }
@@ -33,8 +60,7 @@ type bucket struct {
 }
 
 func (b bucket) Put(key string, _ proto.Message) {
-	_, _, known := b.gateway.Find("id")
-	if known {
+	if b.gateway.knows("id") {
 		key += " of a container that the gateway knows"
 	}
 	b.write(b.name + " puts " + key)
@@ -51,27 +77,27 @@ func (p prober) Forget(uid types.UID) { p.write("prober forgets " + string(uid))
 func (p prober) Complete()            { p.write("prober is complete") }
 
 func newDiary() (*diary, *publisher.Publisher) {
-	d := &diary{gateway: &containers.Index{}}
+	d := &diary{gateway: gateway{pods: map[types.UID]bool{}, ids: map[string]types.UID{}}}
 	return d, publisher.New(bucket{d, "pods"}, bucket{d, "statuses"}, bucket{d, "node"}, nil,
 		slog.New(slog.DiscardHandler))
 }
 
 func TestTheGatewayKnowsFirst(t *testing.T) {
 	d, bus := newDiary()
-	o := &PodReporter{gateway: d.gateway, bus: bus, prober: prober{d}}
+	o := &PodReporter{gateway: &d.gateway, bus: bus, prober: prober{d}}
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c"}}}}
 	o.Pod(p, p, podsyncv1.PodSource_POD_SOURCE_API, false)
 	o.synced()
 	o.Status("u", &pod.State{Containers: []pod.Container{{ID: "id", Name: "c"}}}, &v1.PodStatus{})
-	if d.gateway.Complete() {
+	if d.gateway.complete {
 		t.Error("the gateway takes what it does not know for no pod's, before all states are known")
 	}
 	o.reported()
-	if !d.gateway.Complete() {
+	if !d.gateway.complete {
 		t.Error("the gateway waits for states that are known")
 	}
 	o.Forget("u")
-	if _, _, known := d.gateway.Find("id"); known {
+	if d.gateway.knows("id") {
 		t.Error("the gateway knows a container of a pod that is gone")
 	}
 	want := []string{
@@ -86,7 +112,7 @@ func TestTheGatewayKnowsFirst(t *testing.T) {
 
 func TestTheFirstAnswerOfTheRuntimeCompletesTheNode(t *testing.T) {
 	d, bus := newDiary()
-	k := nodeKeys{bus: bus, capacity: capacity.Capacity{SystemUUID: "m"}}
+	k := NodeReporter{bus: bus, machine: Machine{SystemUUID: "m"}}
 	k.Learn(&podsyncv1.Runtime{Error: "away"})
 	k.Learn(&podsyncv1.Runtime{Name: "containerd"})
 	want := []string{"node puts runtime", "node puts capacity", "node is complete", "node puts runtime"}

@@ -4,7 +4,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/microlet/microlet/services/podsync/internal/sources/mirror"
+	"github.com/microlet/microlet/services/podsync/internal/status/internal/mirror"
 )
 
 // Statuses sends the status of each pod to the object that shows it in the API: a static pod's to its mirror pod, every

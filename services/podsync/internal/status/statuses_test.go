@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/microlet/microlet/services/podsync/internal/sources/mirror"
+	"github.com/microlet/microlet/services/podsync/internal/status/internal/mirror"
 )
 
 // objects is the manager of statuses. It knows the last status of every pod and has delivered none.

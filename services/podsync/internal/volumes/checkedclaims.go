@@ -7,7 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/microlet/microlet/services/podsync/internal/cluster/persistentvolume"
+	"github.com/microlet/microlet/services/podsync/internal/cluster"
 )
 
 // freshClaim is how old the result of a check may be when the set-up uses it.
@@ -23,7 +23,7 @@ type checkedClaims struct {
 }
 
 type checkedClaim struct {
-	volume *persistentvolume.Volume
+	volume *cluster.ClaimedVolume
 	at     time.Time
 }
 
@@ -46,7 +46,7 @@ func (c *checkedClaims) check(ctx context.Context, s *Spec) error {
 }
 
 // take returns what the check has found, once, or asks the API if that was too long ago.
-func (c *checkedClaims) take(ctx context.Context, s *Spec) (*persistentvolume.Volume, error) {
+func (c *checkedClaims) take(ctx context.Context, s *Spec) (*cluster.ClaimedVolume, error) {
 	c.mu.Lock()
 	checked, ok := c.found[s.Pod.UID][s.Volume.Name]
 	delete(c.found[s.Pod.UID], s.Volume.Name)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/podutil"
-	"github.com/microlet/microlet/services/podsync/internal/cluster/persistentvolume"
+	"github.com/microlet/microlet/services/podsync/internal/cluster"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/metrics"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/selinuxlabel"
 )
@@ -22,7 +22,7 @@ const claimName = "kubernetes.io~persistent-volume-claim"
 
 // Claims find the PersistentVolumes that pods have claimed.
 type Claims interface {
-	Find(ctx context.Context, p *v1.Pod, v *v1.Volume) (*persistentvolume.Volume, error)
+	Find(ctx context.Context, p *v1.Pod, v *v1.Volume) (*cluster.ClaimedVolume, error)
 }
 
 // claim is a PersistentVolume that a pod has claimed.
@@ -89,7 +89,7 @@ func (c *claim) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
 }
 
 // give sets the volume up for a pod that does not have it.
-func (c *claim) give(ctx context.Context, s *Spec, found *persistentvolume.Volume, label *selinuxlabel.Label) (
+func (c *claim) give(ctx context.Context, s *Spec, found *cluster.ClaimedVolume, label *selinuxlabel.Label) (
 	is Mounted, failed error) {
 	defer c.measure(s, found)(&failed)
 	held, err := c.mount(ctx, s, found, label)
@@ -108,7 +108,7 @@ func (c *claim) give(ctx context.Context, s *Spec, found *persistentvolume.Volum
 }
 
 // republish sets the volume up again for a pod that has it, as its CSIDriver asks for. Its label stays what it was.
-func (c *claim) republish(ctx context.Context, s *Spec, found *persistentvolume.Volume, label *selinuxlabel.Label) (
+func (c *claim) republish(ctx context.Context, s *Spec, found *cluster.ClaimedVolume, label *selinuxlabel.Label) (
 	is Mounted, failed error) {
 	defer c.measure(s, found)(&failed)
 	held, err := c.mount(ctx, s, found, label)
@@ -120,13 +120,13 @@ func (c *claim) republish(ctx context.Context, s *Spec, found *persistentvolume.
 }
 
 // measure measures a set-up until what it returns is called.
-func (c *claim) measure(s *Spec, found *persistentvolume.Volume) func(failed *error) {
+func (c *claim) measure(s *Spec, found *cluster.ClaimedVolume) func(failed *error) {
 	plugin, began := c.metrics.PersistentVolume(found.PV), time.Now()
 	return func(failed *error) { c.metrics.SetUp(s.Pod.UID, s.Volume.Name, plugin, began, *failed) }
 }
 
 // mount mounts or maps what was claimed.
-func (c *claim) mount(ctx context.Context, s *Spec, found *persistentvolume.Volume, label *selinuxlabel.Label) (
+func (c *claim) mount(ctx context.Context, s *Spec, found *cluster.ClaimedVolume, label *selinuxlabel.Label) (
 	note, error) {
 	pv, kind := found.PV, c.kindOf(found)
 	onDevice, _ := kind.(deviceVolumes)
@@ -157,7 +157,7 @@ func (c *claim) mount(ctx context.Context, s *Spec, found *persistentvolume.Volu
 }
 
 // takeAlone is an error if another pod has the volume, or what a mount of an unknown end has left of it.
-func (c *claim) takeAlone(s *Spec, found *persistentvolume.Volume, onDevice deviceVolumes) (err error) {
+func (c *claim) takeAlone(s *Spec, found *cluster.ClaimedVolume, onDevice deviceVolumes) (err error) {
 	elsewhere, taken := false, false
 	if onDevice != nil {
 		elsewhere, err = onDevice.isElsewhere(found.PV.Name, s.Pod.UID)

@@ -19,7 +19,7 @@ import (
 	mount "k8s.io/mount-utils"
 
 	"github.com/microlet/microlet/services/internal/childpool"
-	"github.com/microlet/microlet/services/podsync/internal/cluster/persistentvolume"
+	"github.com/microlet/microlet/services/podsync/internal/cluster"
 )
 
 // claimed are PersistentVolumes by the names of the volumes that claim them. It counts how often it is asked.
@@ -28,13 +28,13 @@ type claimed struct {
 	asked   int
 }
 
-func (c *claimed) Find(_ context.Context, _ *v1.Pod, v *v1.Volume) (*persistentvolume.Volume, error) {
+func (c *claimed) Find(_ context.Context, _ *v1.Pod, v *v1.Volume) (*cluster.ClaimedVolume, error) {
 	c.asked++
 	pv := c.volumes[v.Name]
 	if pv == nil {
 		return nil, errors.New("error processing PVC ns/data: PVC is not bound")
 	}
-	return &persistentvolume.Volume{PV: pv, ReadOnly: v.PersistentVolumeClaim.ReadOnly}, nil
+	return &cluster.ClaimedVolume{PV: pv, ReadOnly: v.PersistentVolumeClaim.ReadOnly}, nil
 }
 
 func persistentVolume(name string, source v1.PersistentVolumeSource) *v1.PersistentVolume {

@@ -8,7 +8,7 @@ import (
 	mount "k8s.io/mount-utils"
 	"k8s.io/utils/exec"
 
-	"github.com/microlet/microlet/services/podsync/internal/cluster/persistentvolume"
+	"github.com/microlet/microlet/services/podsync/internal/cluster"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/growth"
 )
 
@@ -41,7 +41,7 @@ func (c *growCall) do() error {
 }
 
 // expansionOf is nil for a volume that cannot grow; at is where it is mounted.
-func (c *claim) expansionOf(s *Spec, found *persistentvolume.Volume, at string) *growth.Volume {
+func (c *claim) expansionOf(s *Spec, found *cluster.ClaimedVolume, at string) *growth.Volume {
 	kind, grows := c.kindOf(found).(deviceVolumes)
 	if c.expansion == nil || !grows {
 		return nil
@@ -52,14 +52,14 @@ func (c *claim) expansionOf(s *Spec, found *persistentvolume.Volume, at string) 
 	}
 }
 
-func (c *claim) expandDuringMount(ctx context.Context, s *Spec, found *persistentvolume.Volume, at string) error {
+func (c *claim) expandDuringMount(ctx context.Context, s *Spec, found *cluster.ClaimedVolume, at string) error {
 	if v := c.expansionOf(s, found, at); v != nil {
 		return c.expansion.DuringMount(ctx, v)
 	}
 	return nil
 }
 
-func (c *claim) expandOnline(ctx context.Context, s *Spec, found *persistentvolume.Volume, at string) {
+func (c *claim) expandOnline(ctx context.Context, s *Spec, found *cluster.ClaimedVolume, at string) {
 	if v := c.expansionOf(s, found, at); v != nil {
 		c.expansion.Online(ctx, v)
 	}

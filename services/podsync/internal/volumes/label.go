@@ -5,7 +5,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/microlet/microlet/services/podsync/internal/cluster/persistentvolume"
+	"github.com/microlet/microlet/services/podsync/internal/cluster"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/selinuxlabel"
 )
 
@@ -39,7 +39,7 @@ func (m *Manager) noteLabel(ctx context.Context, plugin Plugin, s *Spec) error {
 }
 
 // label returns the label of a claim, and nil on a node without SELinux.
-func (c *claim) label(ctx context.Context, s *Spec, found *persistentvolume.Volume) (*selinuxlabel.Label, error) {
+func (c *claim) label(ctx context.Context, s *Spec, found *cluster.ClaimedVolume) (*selinuxlabel.Label, error) {
 	if !c.labels.Enabled() {
 		return nil, nil
 	}

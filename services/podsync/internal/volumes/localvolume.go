@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/microlet/microlet/services/internal/childpool"
-	"github.com/microlet/microlet/services/podsync/internal/cluster/persistentvolume"
+	"github.com/microlet/microlet/services/podsync/internal/cluster"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/blockdevice"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/selinuxlabel"
 )
@@ -88,9 +88,9 @@ func (l *localVolumes) isElsewhere(pv string, own types.UID) (bool, error) {
 	return false, nil
 }
 
-func (l *localVolumes) handles(v *persistentvolume.Volume) bool { return v.PV.Spec.Local != nil }
+func (l *localVolumes) handles(v *cluster.ClaimedVolume) bool { return v.PV.Spec.Local != nil }
 
-func (l *localVolumes) setUp(ctx context.Context, s *Spec, found *persistentvolume.Volume, _ *selinuxlabel.Label) (
+func (l *localVolumes) setUp(ctx context.Context, s *Spec, found *cluster.ClaimedVolume, _ *selinuxlabel.Label) (
 	is Mounted, republish bool, err error) {
 	if err := validName(found.PV.Name); err != nil {
 		return Mounted{}, false, err
@@ -105,7 +105,7 @@ func (l *localVolumes) setUp(ctx context.Context, s *Spec, found *persistentvolu
 
 func (l *localVolumes) globalMap(pv string) string { return l.mapping("", pv).Volume }
 
-func (l *localVolumes) grow(ctx context.Context, _ *Spec, found *persistentvolume.Volume, at string,
+func (l *localVolumes) grow(ctx context.Context, _ *Spec, found *cluster.ClaimedVolume, at string,
 	_ resource.Quantity) error {
 	if found.IsBlock() {
 		return nil // there is nothing in it
@@ -115,7 +115,7 @@ func (l *localVolumes) grow(ctx context.Context, _ *Spec, found *persistentvolum
 	return err
 }
 
-func (l *localVolumes) mount(ctx context.Context, s *Spec, found *persistentvolume.Volume) (Mounted, error) {
+func (l *localVolumes) mount(ctx context.Context, s *Spec, found *cluster.ClaimedVolume) (Mounted, error) {
 	pv := found.PV
 	dir := filepath.Join(l.mounted(s.Pod.UID), pv.Name)
 	call := localCall{
@@ -140,7 +140,7 @@ func (l *localVolumes) mount(ctx context.Context, s *Spec, found *persistentvolu
 	return Mounted{HostPath: dir, ReadOnly: found.ReadOnly, SELinuxRelabel: !found.ReadOnly}, err
 }
 
-func (l *localVolumes) mapDevice(ctx context.Context, s *Spec, found *persistentvolume.Volume) (Mounted, error) {
+func (l *localVolumes) mapDevice(ctx context.Context, s *Spec, found *cluster.ClaimedVolume) (Mounted, error) {
 	pv := found.PV
 	m := l.mapping(s.Pod.UID, pv.Name)
 	m.Device = pv.Spec.Local.Path

@@ -17,8 +17,8 @@ import (
 	mount "k8s.io/mount-utils"
 
 	"github.com/microlet/microlet/services/internal/childpool"
+	"github.com/microlet/microlet/services/internal/nfsexport"
 	"github.com/microlet/microlet/services/podsync/internal/mountlist"
-	"github.com/microlet/microlet/services/podsync/internal/pod/nfsexport"
 )
 
 const (

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/microlet/microlet/services/internal/childpool"
-	"github.com/microlet/microlet/services/podsync/internal/cluster/persistentvolume"
+	"github.com/microlet/microlet/services/podsync/internal/cluster"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/csivolume"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/selinuxlabel"
 )
@@ -23,9 +23,9 @@ type persistentCSI struct {
 	log     *slog.Logger
 }
 
-func (*persistentCSI) handles(v *persistentvolume.Volume) bool { return v.PV.Spec.CSI != nil }
+func (*persistentCSI) handles(v *cluster.ClaimedVolume) bool { return v.PV.Spec.CSI != nil }
 
-func (c *persistentCSI) setUp(ctx context.Context, s *Spec, v *persistentvolume.Volume, label *selinuxlabel.Label) (
+func (c *persistentCSI) setUp(ctx context.Context, s *Spec, v *cluster.ClaimedVolume, label *selinuxlabel.Label) (
 	Mounted, bool, error) {
 	of := csiVolume(s, v)
 	if label != nil {
@@ -40,11 +40,11 @@ func (c *persistentCSI) isElsewhere(pv string, own types.UID) (bool, error) {
 
 func (c *persistentCSI) globalMap(pv string) string { return csivolume.GlobalMap(c.root, pv) }
 
-func (c *persistentCSI) grow(ctx context.Context, s *Spec, v *persistentvolume.Volume, _ string,
+func (c *persistentCSI) grow(ctx context.Context, s *Spec, v *cluster.ClaimedVolume, _ string,
 	size resource.Quantity) error {
 	return c.csi.Expand(ctx, csiVolume(s, v), size)
 }
 
-func csiVolume(s *Spec, v *persistentvolume.Volume) *csivolume.Volume {
+func csiVolume(s *Spec, v *cluster.ClaimedVolume) *csivolume.Volume {
 	return &csivolume.Volume{Pod: s.Pod, PV: v.PV, ReadOnly: v.ReadOnly}
 }

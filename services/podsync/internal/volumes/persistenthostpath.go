@@ -8,7 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/microlet/microlet/services/internal/childpool"
-	"github.com/microlet/microlet/services/podsync/internal/cluster/persistentvolume"
+	"github.com/microlet/microlet/services/podsync/internal/cluster"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/selinuxlabel"
 )
 
@@ -18,10 +18,12 @@ type persistentHostPath struct {
 	private func(p *v1.Pod) string // see ManagerOptions.Private
 }
 
-func (*persistentHostPath) handles(v *persistentvolume.Volume) bool { return v.PV.Spec.HostPath != nil }
+func (*persistentHostPath) handles(v *cluster.ClaimedVolume) bool {
+	return v.PV.Spec.HostPath != nil
+}
 
 // setUp mounts nothing: the container gets the path itself.
-func (h *persistentHostPath) setUp(ctx context.Context, s *Spec, v *persistentvolume.Volume, _ *selinuxlabel.Label) (
+func (h *persistentHostPath) setUp(ctx context.Context, s *Spec, v *cluster.ClaimedVolume, _ *selinuxlabel.Label) (
 	Mounted, bool, error) {
 	source := v.PV.Spec.HostPath
 	switch {

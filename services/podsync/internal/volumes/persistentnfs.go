@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 
 	"github.com/microlet/microlet/services/internal/childpool"
-	"github.com/microlet/microlet/services/podsync/internal/cluster/persistentvolume"
+	"github.com/microlet/microlet/services/podsync/internal/cluster"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/selinuxlabel"
 )
 
@@ -15,11 +15,11 @@ type persistentNFS struct {
 	mounter string // ManagerOptions.NFSMounter
 }
 
-func (*persistentNFS) handles(v *persistentvolume.Volume) bool {
+func (*persistentNFS) handles(v *cluster.ClaimedVolume) bool {
 	return v.PV.Spec.NFS != nil && !v.IsBlock()
 }
 
-func (n *persistentNFS) setUp(ctx context.Context, s *Spec, v *persistentvolume.Volume, _ *selinuxlabel.Label) (
+func (n *persistentNFS) setUp(ctx context.Context, s *Spec, v *cluster.ClaimedVolume, _ *selinuxlabel.Label) (
 	Mounted, bool, error) {
 	if err := validName(v.PV.Name); err != nil {
 		return Mounted{}, false, err

@@ -8,18 +8,18 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/microlet/microlet/services/podsync/internal/cluster/persistentvolume"
-	"github.com/microlet/microlet/services/podsync/internal/pod/volumekind"
+	"github.com/microlet/microlet/services/podsync/internal/cluster"
+	"github.com/microlet/microlet/services/podsync/internal/pod/fields"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/selinuxlabel"
 )
 
 // persistentVolumes set up the PersistentVolumes of one kind, as a Plugin does volumes that are a pod's own.
 type persistentVolumes interface {
 	// handles reports whether the volume is of this kind.
-	handles(v *persistentvolume.Volume) bool
+	handles(v *cluster.ClaimedVolume) bool
 	// setUp mounts or maps the volume, or brings it up to date. With republish it is to be called again from time to
 	// time. Its errors are those of errorOfPV.
-	setUp(ctx context.Context, s *Spec, v *persistentvolume.Volume, label *selinuxlabel.Label) (
+	setUp(ctx context.Context, s *Spec, v *cluster.ClaimedVolume, label *selinuxlabel.Label) (
 		is Mounted, republish bool, err error)
 }
 
@@ -32,11 +32,11 @@ type deviceVolumes interface {
 	// globalMap is the folder of the mappings of a block volume.
 	globalMap(pv string) string
 	// grow grows what is in a volume of the pod; at is where it is mounted.
-	grow(ctx context.Context, s *Spec, v *persistentvolume.Volume, at string, size resource.Quantity) error
+	grow(ctx context.Context, s *Spec, v *cluster.ClaimedVolume, at string, size resource.Quantity) error
 }
 
 // kindOf returns nil for a kind that is not built.
-func (c *claim) kindOf(v *persistentvolume.Volume) persistentVolumes {
+func (c *claim) kindOf(v *cluster.ClaimedVolume) persistentVolumes {
 	for _, kind := range c.kinds {
 		if kind.handles(v) {
 			return kind
@@ -47,8 +47,8 @@ func (c *claim) kindOf(v *persistentvolume.Volume) persistentVolumes {
 
 // notBuilt says why there is no PersistentVolume of a kind, and what to use instead.
 func notBuilt(pv *v1.PersistentVolume) error {
-	kind := volumekind.Of(pv.Spec.PersistentVolumeSource)
-	if instead := volumekind.Instead(kind); instead != "" {
+	kind := fields.VolumeKind(pv.Spec.PersistentVolumeSource)
+	if instead := fields.Instead(kind); instead != "" {
 		return fmt.Errorf("PersistentVolume %s has spec.%s, which is not built: use %s", pv.Name, kind, instead)
 	}
 	return fmt.Errorf("PersistentVolume %s has spec.%s, which is not built: use one with csi, local, nfs or hostPath",

@@ -9,7 +9,7 @@ import (
 	mount "k8s.io/mount-utils"
 
 	"github.com/microlet/microlet/services/podsync/internal/mountlist/mounttest"
-	"github.com/microlet/microlet/services/podsync/internal/node/rootdir"
+	"github.com/microlet/microlet/services/podsync/internal/rootdir"
 )
 
 // TestMakeRSharedKeepsVolumes: pods run with volumes that were mounted before the folder was shared.

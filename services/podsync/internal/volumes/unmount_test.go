@@ -14,7 +14,7 @@ import (
 	mount "k8s.io/mount-utils"
 
 	"github.com/microlet/microlet/services/internal/childpool"
-	"github.com/microlet/microlet/services/podsync/internal/cluster/persistentvolume"
+	"github.com/microlet/microlet/services/podsync/internal/cluster"
 	"github.com/microlet/microlet/services/podsync/internal/volumes/internal/blockdevice/blocktest"
 )
 
@@ -57,8 +57,8 @@ func (r *refusing) Run(ctx context.Context, c childpool.Call) (json.RawMessage, 
 // disks are PersistentVolumes by the names of the volumes that claim them.
 type disks map[string]*v1.PersistentVolume
 
-func (d disks) Find(_ context.Context, _ *v1.Pod, v *v1.Volume) (*persistentvolume.Volume, error) {
-	return &persistentvolume.Volume{PV: d[v.Name]}, nil
+func (d disks) Find(_ context.Context, _ *v1.Pod, v *v1.Volume) (*cluster.ClaimedVolume, error) {
+	return &cluster.ClaimedVolume{PV: d[v.Name]}, nil
 }
 
 // twoDisks are local volumes "a" and "b" of pod u1, with a subPath each.

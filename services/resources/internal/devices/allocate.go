@@ -345,7 +345,7 @@ func first(n int64, preferred, free []string) []string {
 // free returns the healthy devices that no pod has, in order, if they are enough. Call with mu held.
 func (t *transaction) free(r *registry.Resource, needed int64) ([]string, error) {
 	held, own := t.m.ledger.Held(r.Name, t.uid), t.m.ledger.HeldBy(t.uid, r.Name)
-	free := slices.DeleteFunc(r.Healthy(), func(id string) bool { return held[id] || own[id] })
+	free := slices.DeleteFunc(slices.Clone(r.Healthy()), func(id string) bool { return held[id] || own[id] })
 	if int64(len(free)) < needed {
 		return nil, refuse("requested number of devices unavailable for %s. Requested: %d, Available: %d", r.Name, needed,
 			len(free))

@@ -57,15 +57,21 @@ func TestAPodIsGrantedDevices(t *testing.T) {
 func TestReuse(t *testing.T) {
 	one, two := map[string]int64{gpu: 1}, map[string]int64{gpu: 2}
 	for want, containers := range map[string][]v1.Container{
-		"init gpu:a; app gpu:a":                                  {asks("init", one), asks("app", one)},
-		"init gpu:a,b; app gpu:a; app2 gpu:b":                    {asks("init", two), asks("app", one), asks("app2", one)},
-		"init gpu:a; init2 gpu:a,b; app gpu:a,b":                 {asks("init", one), asks("init2", two), asks("app", two)},
-		"sidecar gpu:a; app gpu:b":                               {asks("sidecar", one), asks("app", one)},
-		"init gpu:a; sidecar gpu:a; app gpu:b":                   {asks("init", one), asks("sidecar", one), asks("app", one)},
-		"init gpu:a; sidecar gpu:a; init2 gpu:b; app gpu:b":      {asks("init", one), asks("sidecar", one), asks("init2", one), asks("app", one)},
-		"init gpu:a nic:x; app gpu:a; app2 gpu:b nic:x":          {asks("init", map[string]int64{gpu: 1, nic: 1}), asks("app", one), asks("app2", map[string]int64{gpu: 1, nic: 1})},
-		"app gpu:a; app2 gpu:b,c":                                {asks("app", one), asks("none", nil), asks("app2", two)},
-		"init gpu:a; sidecar gpu:a; sidecar2 gpu:b,c; app gpu:d": {asks("init", one), asks("sidecar", one), asks("sidecar2", two), asks("app", one)},
+		"init gpu:a; app gpu:a":                  {asks("init", one), asks("app", one)},
+		"init gpu:a,b; app gpu:a; app2 gpu:b":    {asks("init", two), asks("app", one), asks("app2", one)},
+		"init gpu:a; init2 gpu:a,b; app gpu:a,b": {asks("init", one), asks("init2", two), asks("app", two)},
+		"sidecar gpu:a; app gpu:b":               {asks("sidecar", one), asks("app", one)},
+		"init gpu:a; sidecar gpu:a; app gpu:b":   {asks("init", one), asks("sidecar", one), asks("app", one)},
+		"init gpu:a; sidecar gpu:a; init2 gpu:b; app gpu:b": {
+			asks("init", one), asks("sidecar", one), asks("init2", one), asks("app", one),
+		},
+		"init gpu:a nic:x; app gpu:a; app2 gpu:b nic:x": {
+			asks("init", map[string]int64{gpu: 1, nic: 1}), asks("app", one), asks("app2", map[string]int64{gpu: 1, nic: 1}),
+		},
+		"app gpu:a; app2 gpu:b,c": {asks("app", one), asks("none", nil), asks("app2", two)},
+		"init gpu:a; sidecar gpu:a; sidecar2 gpu:b,c; app gpu:d": {
+			asks("init", one), asks("sidecar", one), asks("sidecar2", two), asks("app", one),
+		},
 	} {
 		t.Run(want, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
@@ -114,8 +120,8 @@ func TestAPodWaitsForAPluginThatIsAway(t *testing.T) {
 		pod := podWith("p", 1)
 		n.wants(n.allocate(pod, false), "granted app gpu:a")
 		n.restartAfter(f)
-		const wait = "wait for example.com/gpu: the device plugin of example.com/gpu is away: failed to dial device plugin: " +
-			"connection refused"
+		const wait = "wait for example.com/gpu: the device plugin of example.com/gpu is away: failed to dial device " +
+			"plugin: connection refused"
 		n.wants(n.allocate(pod, false), wait)
 		n.wants(n.allocate(podWith("q", 1), false), wait)
 		n.wants(n.allocate(podWith("new", 1), true), "granted ")
@@ -333,7 +339,7 @@ func TestCapacityStaysForAWhile(t *testing.T) {
 		n.wants(devicesOf(n.Pod("p")), "app gpu:?a")
 		time.Sleep(5*time.Minute - 1)
 		n.has("example.com/gpu 0/2")
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		n.has("example.com/gpu 0/0")
 		n.wants(n.changes(), "true []")
 		time.Sleep(time.Minute)
@@ -429,7 +435,7 @@ func TestARestartDoesNotWaitForEver(t *testing.T) {
 		n.start()
 		time.Sleep(30*time.Second - 1)
 		n.has("nothing")
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		n.has("example.com/gpu 0/0")
 		f.reports("a")
 		n.has("example.com/gpu 1/1")
@@ -580,7 +586,8 @@ func TestClaimsAreNoneOfAPlugins(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		n := newNode(t)
 		n.register(gpu, "gpu.sock", "a", "b")
-		pod := podOf("p", asks("app", map[string]int64{gpu: 1, "example.com/unknown": 1}), asks("app2", map[string]int64{gpu: 1}))
+		pod := podOf("p", asks("app", map[string]int64{gpu: 1, "example.com/unknown": 1}),
+			asks("app2", map[string]int64{gpu: 1}))
 		pod.Status.ExtendedResourceClaimStatus = &v1.PodExtendedResourceClaimStatus{
 			RequestMappings: []v1.ContainerExtendedResourceRequest{{ContainerName: "app", ResourceName: gpu}},
 		}
@@ -606,8 +613,8 @@ func TestTheKubeletsFile(t *testing.T) {
 		n.start()
 		n.has("example.com/gpu 0/0")
 		n.wants(n.allocate(podWith("p", 1), true), "granted app gpu:?a")
-		n.wants(n.allocate(podWith("q", 1), false), "wait for example.com/gpu: the device plugin of example.com/gpu is away: "+
-			"it has not registered since the start")
+		n.wants(n.allocate(podWith("q", 1), false), "wait for example.com/gpu: the device plugin of example.com/gpu is "+
+			"away: it has not registered since the start")
 		if p := n.Plugins(); len(p) != 1 || p[0].Endpoint != "" || p[0].Connected {
 			t.Errorf("the plugins are %v", p)
 		}

@@ -343,9 +343,9 @@ func (m *Manager) Needed() bool {
 	return len(m.ledger.Pods()) > 0 || slices.ContainsFunc(m.registry.Resources(), (*registry.Resource).Registered)
 }
 
-// Allocate decides on a pod, as AllocateRequest has it. Running says that something of the pod runs. A pod that asks for
-// nothing that a plugin has or had is granted nothing, without a container. The error is that of the checkpoint file or
-// of the context; nothing is granted then.
+// Allocate decides on a pod, as AllocateRequest has it. Running says that something of the pod runs. A pod that asks
+// for nothing that a plugin has or had is granted nothing, without a container. The error is that of the checkpoint
+// file or of the context; nothing is granted then.
 func (m *Manager) Allocate(ctx context.Context, pod *v1.Pod, placed Placed, running bool) (
 	*resourcesv1.AllocateResponse, error) {
 	lock, err := m.allocating.Lock(ctx, pod.UID)

@@ -109,7 +109,7 @@ func describe(resource string, e *registry.Entry, held map[string]bool) *resourc
 	return p
 }
 
-// health returns what a plugin says of a device.
+// health returns what a plugin says of a device. It says nothing of one that it does not list any more.
 func health(e *registry.Entry, id string) resourcesv1.Health {
 	if e == nil || e.Conn == nil || !e.Listed {
 		return resourcesv1.Health_HEALTH_UNKNOWN

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/microlet/microlet/services/podsync/internal/cluster/absence"
+	"github.com/microlet/microlet/services/internal/absence"
 )
 
 // errStandalone is what a node without an apiserver says of every object.

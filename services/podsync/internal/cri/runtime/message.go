@@ -22,7 +22,6 @@ import (
 	"github.com/microlet/microlet/services/internal/regularfile"
 	"github.com/microlet/microlet/services/internal/samemount"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
-	"github.com/microlet/microlet/services/podsync/internal/pod/labels"
 )
 
 // The kubelet's bounds of a termination message.
@@ -41,7 +40,7 @@ const (
 // its log. final is false when reading failed in a way that may not last; the message
 // then says so, as the kubelet's does.
 func (r *Runtime) terminationMessage(ctx context.Context, c *pod.Container) (message string, final bool) {
-	fallback := c.Annotations[labels.ContainerTerminationMessagePolicy] == string(
+	fallback := c.Annotations[pod.AnnotationTerminationMessagePolicy] == string(
 		v1.TerminationMessageFallbackToLogsOnError) &&
 		c.ExitCode != 0 && c.Reason != reasonCannotRun
 	if file := messageFile(c); file != "" {
@@ -66,7 +65,7 @@ func (r *Runtime) terminationMessage(ctx context.Context, c *pod.Container) (mes
 // messageFile returns the file on the host that is mounted at the container's
 // terminationMessagePath, or "".
 func messageFile(c *pod.Container) string {
-	at := c.Annotations[labels.ContainerTerminationMessagePath]
+	at := c.Annotations[pod.AnnotationTerminationMessagePath]
 	if at == "" {
 		return ""
 	}

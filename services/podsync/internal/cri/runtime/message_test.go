@@ -21,7 +21,6 @@ import (
 	"github.com/microlet/microlet/services/internal/regularfile"
 	"github.com/microlet/microlet/services/internal/testing/notregular"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
-	"github.com/microlet/microlet/services/podsync/internal/pod/labels"
 )
 
 func TestTerminationMessage(t *testing.T) {
@@ -65,8 +64,8 @@ func TestTerminationMessage(t *testing.T) {
 			b := newBench(t, Options{PodLogsDir: dir, Foreign: Operations()})
 			id := b.container("u1", b.sandbox("u1", 0), "app", 0, func(cfg *runtimeapi.ContainerConfig) {
 				cfg.LogPath = logPath
-				cfg.Annotations[labels.ContainerTerminationMessagePath] = "/dev/termination-log"
-				cfg.Annotations[labels.ContainerTerminationMessagePolicy] = test.policy
+				cfg.Annotations[pod.AnnotationTerminationMessagePath] = "/dev/termination-log"
+				cfg.Annotations[pod.AnnotationTerminationMessagePolicy] = test.policy
 				cfg.Mounts = []*runtimeapi.Mount{{ContainerPath: "/dev/termination-log", HostPath: test.file}}
 			})
 			if err := b.fake.ExitContainer(id, test.exit); err != nil {
@@ -92,7 +91,7 @@ func TestMain(m *testing.M) {
 func (b *bench) ended(file string) {
 	b.Helper()
 	id := b.container("u1", b.sandbox("u1", 0), "app", 0, func(cfg *runtimeapi.ContainerConfig) {
-		cfg.Annotations[labels.ContainerTerminationMessagePath] = "dev/termination-log"
+		cfg.Annotations[pod.AnnotationTerminationMessagePath] = "dev/termination-log"
 		cfg.Mounts = []*runtimeapi.Mount{
 			{ContainerPath: "/dev", HostPath: "/none"}, {ContainerPath: "/dev/termination-log", HostPath: file},
 			{ContainerPath: "/dev/termination-log", HostPath: "/podsyncs/own"},
@@ -266,7 +265,7 @@ func TestLogsOfAPodsMaking(t *testing.T) {
 	read := func(log string) string {
 		policy := string(v1.TerminationMessageFallbackToLogsOnError)
 		text, _ := b.rt.terminationMessage(t.Context(), &pod.Container{ID: "c", ExitCode: 1, LogPath: log,
-			Annotations: map[string]string{labels.ContainerTerminationMessagePolicy: policy}})
+			Annotations: map[string]string{pod.AnnotationTerminationMessagePolicy: policy}})
 		return text
 	}
 	for _, log := range []string{in("fifo.log"), in("folder.log"), in("link.log"), in("inner.log"), in("pod/secret"),

@@ -16,7 +16,6 @@ import (
 
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
-	"github.com/microlet/microlet/services/podsync/internal/pod/labels"
 )
 
 // known remembers what cannot change any more, by pod and by id.
@@ -298,7 +297,7 @@ func (r *Runtime) containerStatus(ctx context.Context, id, sandboxID string) (c 
 // annotate reads the kubelet's figures from the annotations. One that is missing or
 // broken reads as 0: a container that was not made by a kubelet has a hash that no spec has.
 func (r *Runtime) annotate(c *pod.Container) {
-	if text, ok := c.Annotations[labels.ContainerHash]; ok {
+	if text, ok := c.Annotations[pod.AnnotationHash]; ok {
 		hash, err := strconv.ParseUint(text, 16, 64)
 		if err != nil {
 			hash = 0 // not the largest, which stands for one out of range
@@ -306,7 +305,7 @@ func (r *Runtime) annotate(c *pod.Container) {
 		}
 		c.Hash = hash
 	}
-	if text, ok := c.Annotations[labels.ContainerRestartCount]; ok {
+	if text, ok := c.Annotations[pod.AnnotationRestartCount]; ok {
 		count, err := strconv.ParseInt(text, 10, 32)
 		if err != nil {
 			count = 0

@@ -16,7 +16,6 @@ import (
 
 	"github.com/microlet/microlet/services/internal/testing/fake"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
-	"github.com/microlet/microlet/services/podsync/internal/pod/labels"
 )
 
 const testImage = "registry.example/app:1"
@@ -78,7 +77,7 @@ func (b *bench) container(uid, sandboxID, name string, attempt uint32, more func
 		Metadata:    &runtimeapi.ContainerMetadata{Name: name, Attempt: attempt},
 		Image:       &runtimeapi.ImageSpec{Image: testImage},
 		Labels:      labelsOf(uid, name),
-		Annotations: map[string]string{labels.ContainerHash: "cafe", labels.ContainerRestartCount: "3"},
+		Annotations: map[string]string{pod.AnnotationHash: "cafe", pod.AnnotationRestartCount: "3"},
 	}
 	if more != nil {
 		more(cfg)
@@ -103,7 +102,7 @@ func (b *bench) state(uid string) *pod.State {
 func TestBrokenAnnotations(t *testing.T) {
 	for _, value := range []string{"", "no number", "-1ffffffffffffffff", "1ffffffffffffffff", "99999999999999999999"} {
 		c := &pod.Container{Annotations: map[string]string{
-			labels.ContainerHash: value, labels.ContainerRestartCount: value,
+			pod.AnnotationHash: value, pod.AnnotationRestartCount: value,
 		}}
 		newBench(t, Options{}).rt.annotate(c)
 		if c.Hash != 0 || c.RestartCount != 0 {

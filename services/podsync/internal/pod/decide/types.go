@@ -20,6 +20,9 @@ const (
 	Failure
 )
 
+// Results are those of the probes of a pod's containers, by container id. An id that is not in them is Unknown.
+type Results struct{ Readiness, Liveness, Startup map[string]Result }
+
 // Input is all that a decision rests on.
 type Input struct {
 	// Pod as admitted. With a deletion timestamp or a terminal phase it only ever stops.

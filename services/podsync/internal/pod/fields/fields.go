@@ -12,8 +12,6 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
-
-	"github.com/microlet/microlet/services/podsync/internal/pod/volumekind"
 )
 
 // UnsupportedError is the error of a pod that asks for what is not built.
@@ -34,7 +32,7 @@ func (e *UnsupportedError) Error() string {
 		" yet: remove it from the pod, or run the pod on another node"
 	for _, f := range named {
 		kind := f[strings.LastIndex(f, ".")+1:]
-		if instead := volumekind.Instead(kind); instead != "" && strings.HasPrefix(f, "spec.volumes[") {
+		if instead := Instead(kind); instead != "" && strings.HasPrefix(f, "spec.volumes[") {
 			text += fmt.Sprintf("; instead of %s use %s", kind, instead)
 		}
 	}

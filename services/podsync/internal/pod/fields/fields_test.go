@@ -100,6 +100,27 @@ func TestCheckAdmitsWhatCgroupsLimit(t *testing.T) {
 	}
 }
 
+// An extended resource is a device plugin's, or an operator's, unless the scheduler has claimed it from a driver.
+func TestCheckAdmitsExtendedResources(t *testing.T) {
+	p := plain()
+	gpu := v1.ResourceList{"example.com/gpu": resource.MustParse("1")}
+	p.Spec.Containers[0].Resources = v1.ResourceRequirements{Requests: gpu, Limits: gpu}
+	p.Spec.InitContainers = []v1.Container{{Name: "first", Resources: v1.ResourceRequirements{Requests: gpu, Limits: gpu}}}
+	if err := Check(p); err != nil {
+		t.Error(err)
+	}
+	p.Status.ExtendedResourceClaimStatus = &v1.PodExtendedResourceClaimStatus{
+		RequestMappings: []v1.ContainerExtendedResourceRequest{
+			{ContainerName: "first", ResourceName: "example.com/gpu"}, {ContainerName: "other", ResourceName: "example.com/gpu"},
+		},
+	}
+	var refused *UnsupportedError
+	want := []string{"spec.initContainers[0].resources.limits[example.com/gpu]"}
+	if err := Check(p); !errors.As(err, &refused) || !slices.Equal(refused.Fields, want) {
+		t.Errorf("claimed from a driver: %v", err)
+	}
+}
+
 func TestCheckTakesWhatIsWindowsAlone(t *testing.T) {
 	p := plain()
 	options := &v1.WindowsSecurityContextOptions{
@@ -160,12 +181,12 @@ func TestCheckNamesEachField(t *testing.T) {
 			s.Volumes[0].Projected.Sources = append(s.Volumes[0].Projected.Sources,
 				v1.VolumeProjection{PodCertificate: &v1.PodCertificateProjection{KeyType: "ED25519", User: new(int64)}})
 		}},
-		{"spec.containers[0].resources.limits[example.com/gpu]", func(s *v1.PodSpec) {
-			s.Containers[0].Resources.Limits["example.com/gpu"] = resource.MustParse("1")
-			s.Containers[0].Resources.Requests = v1.ResourceList{"example.com/gpu": resource.MustParse("1")}
+		{"spec.containers[0].resources.limits[kubernetes.io/gpu]", func(s *v1.PodSpec) {
+			s.Containers[0].Resources.Limits["kubernetes.io/gpu"] = resource.MustParse("1")
+			s.Containers[0].Resources.Requests = v1.ResourceList{"kubernetes.io/gpu": resource.MustParse("1")}
 		}},
-		{"spec.containers[0].resources.requests[example.com/gpu]", func(s *v1.PodSpec) {
-			s.Containers[0].Resources.Requests = v1.ResourceList{"example.com/gpu": resource.MustParse("1")}
+		{"spec.containers[0].resources.requests[kubernetes.io/gpu]", func(s *v1.PodSpec) {
+			s.Containers[0].Resources.Requests = v1.ResourceList{"kubernetes.io/gpu": resource.MustParse("1")}
 		}},
 		{"spec.containers[0].resources.claims", func(s *v1.PodSpec) {
 			s.Containers[0].Resources.Claims = []v1.ResourceClaim{{Name: "gpu"}}
@@ -188,7 +209,7 @@ func TestCheckNamesEachField(t *testing.T) {
 func TestTheErrorIsBounded(t *testing.T) {
 	p := plain()
 	for i := range 1000 {
-		p.Spec.Containers[0].Resources.Limits[v1.ResourceName(fmt.Sprintf("example.com/gpu%d", i))] = resource.MustParse("1")
+		p.Spec.Containers[0].Resources.Limits[v1.ResourceName(fmt.Sprintf("kubernetes.io/gpu%d", i))] = resource.MustParse("1")
 	}
 	var refused *UnsupportedError
 	if err := Check(p); !errors.As(err, &refused) || len(refused.Fields) != 1000 || len(err.Error()) > 1000 ||

@@ -116,20 +116,23 @@ func merge(tables ...map[string]rule) map[string]rule {
 // builtResources supports what a cgroup can enforce, storage, whose limits evictor enforces, and extended resources,
 // which device plugins offer. Claims are not supported. A resource is named once: the API sets a request to its limit.
 func builtResources(v reflect.Value) (refused []string) {
-	r, ok := v.Interface().(v1.ResourceRequirements)
-	if !ok {
-		r = *v.Interface().(*v1.ResourceRequirements) // those of the pod as a whole
+	r, ofContainer := v.Interface().(v1.ResourceRequirements)
+	if !ofContainer {
+		r = *v.Interface().(*v1.ResourceRequirements) // those of the pod as a whole, which has no devices
+	}
+	built := func(name v1.ResourceName) bool {
+		return builtResource(name) || ofContainer && podutil.IsExtended(name)
 	}
 	if len(r.Claims) > 0 {
 		refused = append(refused, ".claims")
 	}
 	for name := range r.Limits {
-		if !builtResource(name) {
+		if !built(name) {
 			refused = append(refused, fmt.Sprintf(".limits[%s]", name))
 		}
 	}
 	for name := range r.Requests {
-		if _, limited := r.Limits[name]; !limited && !builtResource(name) {
+		if _, limited := r.Limits[name]; !limited && !built(name) {
 			refused = append(refused, fmt.Sprintf(".requests[%s]", name))
 		}
 	}
@@ -141,5 +144,5 @@ func builtResource(name v1.ResourceName) bool {
 	case v1.ResourceCPU, v1.ResourceMemory, v1.ResourceEphemeralStorage:
 		return true
 	}
-	return strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix) || podutil.IsExtended(name)
+	return strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix)
 }

@@ -503,3 +503,31 @@ func TestWaitingMessagesAreCut(t *testing.T) {
 		}
 	}
 }
+
+// Devices show on containers, not on init containers, and only those that are asked for. What is not known stays.
+func TestDevices(t *testing.T) {
+	gpu := v1.ResourceList{"example.com/gpu": resource.MustParse("1")}
+	p := &v1.Pod{Spec: v1.PodSpec{
+		InitContainers: []v1.Container{{Name: "i", Resources: v1.ResourceRequirements{Limits: gpu}}},
+		Containers:     []v1.Container{{Name: "c", Resources: v1.ResourceRequirements{Limits: gpu}}},
+	}}
+	has := func(name v1.ResourceName) v1.ResourceStatus {
+		return v1.ResourceStatus{Name: name, Resources: []v1.ResourceHealth{{ResourceID: "0", Health: "Healthy"}}}
+	}
+	in := Inputs{Now: time.Now(), Devices: map[string][]v1.ResourceStatus{
+		"c": {has("example.com/gpu"), has("example.com/other")}, "i": {has("example.com/gpu")},
+	}}
+	s := Generate(p, &pod.State{}, in)
+	got := s.ContainerStatuses[0].AllocatedResourcesStatus
+	if len(got) != 1 || got[0].Name != "example.com/gpu" || s.InitContainerStatuses[0].AllocatedResourcesStatus != nil {
+		t.Errorf("shows %v, init %v", got, s.InitContainerStatuses[0].AllocatedResourcesStatus)
+	}
+	in.Old, in.Devices = &s, nil
+	if again := Generate(p, &pod.State{}, in); len(again.ContainerStatuses[0].AllocatedResourcesStatus) != 1 {
+		t.Error("what is not known does not stay")
+	}
+	in.Devices = map[string][]v1.ResourceStatus{}
+	if again := Generate(p, &pod.State{}, in); len(again.ContainerStatuses[0].AllocatedResourcesStatus) != 0 {
+		t.Error("a container shows devices that it has not")
+	}
+}

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/microlet/microlet/services/podsync/internal/pod/nfsexport"
+	"github.com/microlet/microlet/services/internal/nfsexport"
 )
 
 const maxFileMode = 0o777

@@ -18,8 +18,8 @@ import (
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/allocation"
+	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 	"github.com/microlet/microlet/services/podsync/internal/pods"
-	"github.com/microlet/microlet/services/podsync/internal/probes/results"
 	"github.com/microlet/microlet/services/podsync/internal/sources"
 )
 
@@ -41,7 +41,7 @@ type Statuses interface {
 
 // Probes know what the prober said of a pod's containers.
 type Probes interface {
-	Of(uid types.UID) results.Results
+	Of(uid types.UID) decide.Results
 }
 
 // Allocation knows which resources pods have; see allocation.Allocation.

@@ -18,7 +18,6 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
 	"github.com/microlet/microlet/services/podsync/internal/pods"
-	"github.com/microlet/microlet/services/podsync/internal/probes/results"
 )
 
 const api = podsyncv1.PodSource_POD_SOURCE_API
@@ -28,7 +27,7 @@ type node struct {
 	standings, held []pods.Standing
 	unsynced        []podsyncv1.PodSource
 	statuses        map[types.UID]v1.PodStatus
-	results         results.Results
+	results         decide.Results
 	backOff         map[string]time.Time
 	judged          admission.Result
 	resources       map[types.UID]allocation.Explanation
@@ -42,7 +41,7 @@ func (n *node) Explain(uid types.UID) (e allocation.Explanation, known bool) {
 func (n *node) Standings() []pods.Standing                          { return n.standings }
 func (n *node) Held(context.Context) ([]pods.Standing, error)       { return n.held, nil }
 func (n *node) Unsynced() []podsyncv1.PodSource                     { return n.unsynced }
-func (n *node) Of(types.UID) results.Results                        { return n.results }
+func (n *node) Of(types.UID) decide.Results                         { return n.results }
 func (n *node) Judge(context.Context, *v1.Pod) (v admission.Result) { return n.judged }
 func (n *node) Last(uid types.UID) (s v1.PodStatus, reported bool) {
 	s, reported = n.statuses[uid]
@@ -139,7 +138,7 @@ func TestProbesAreThoseOfTheNewestInstance(t *testing.T) {
 			Pod:   podOf("web"),
 			State: &pod.State{Containers: []pod.Container{{ID: "new", Name: "main"}, {ID: "old", Name: "main"}}},
 		}},
-		results: results.Results{
+		results: decide.Results{
 			Readiness: map[string]decide.Result{"new": decide.Failure, "old": decide.Success},
 			Liveness:  map[string]decide.Result{"old": decide.Failure},
 		},

@@ -22,7 +22,6 @@ import (
 	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/pod/decide"
-	"github.com/microlet/microlet/services/podsync/internal/pod/labels"
 	"github.com/microlet/microlet/services/podsync/internal/sources"
 )
 
@@ -85,7 +84,7 @@ func (e *Ender) end(ctx context.Context, state *pod.State) error {
 		}
 		all.Go(func() {
 			grace := defaultGrace
-			if seconds, err := strconv.Atoi(c.Annotations[labels.PodTerminationGracePeriod]); err == nil &&
+			if seconds, err := strconv.Atoi(c.Annotations[pod.AnnotationTerminationGracePeriod]); err == nil &&
 				seconds >= 0 {
 				grace = time.Duration(seconds) * time.Second
 			}

@@ -17,7 +17,6 @@ import (
 
 	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
-	"github.com/microlet/microlet/services/podsync/internal/pod/labels"
 )
 
 // fakeRuntime has pods, and writes down what is done to them.
@@ -57,7 +56,7 @@ func staticState(uid types.UID, name, grace string) *pod.State {
 		}},
 		Containers: []pod.Container{{
 			ID: "c-" + string(uid), Name: "c", State: runtimeapi.ContainerState_CONTAINER_RUNNING,
-			Annotations: map[string]string{labels.PodTerminationGracePeriod: grace},
+			Annotations: map[string]string{pod.AnnotationTerminationGracePeriod: grace},
 		}},
 	}
 }

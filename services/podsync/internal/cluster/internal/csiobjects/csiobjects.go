@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	storagelisters "k8s.io/client-go/listers/storage/v1"
 
-	"github.com/microlet/microlet/services/podsync/internal/cluster/absence"
+	"github.com/microlet/microlet/services/internal/absence"
 	"github.com/microlet/microlet/services/podsync/internal/cluster/objects"
 )
 

@@ -23,7 +23,7 @@ import (
 	"github.com/microlet/microlet/services/internal/crilist"
 	"github.com/microlet/microlet/services/internal/testing/fake"
 	"github.com/microlet/microlet/services/internal/unixgrpc"
-	"github.com/microlet/microlet/services/podsync/internal/cri/containers"
+	"github.com/microlet/microlet/services/podsync/internal/cri/internal/containers"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 

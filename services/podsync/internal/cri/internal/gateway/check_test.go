@@ -26,7 +26,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/proto/role"
-	"github.com/microlet/microlet/services/podsync/internal/cri/containers"
+	"github.com/microlet/microlet/services/podsync/internal/cri/internal/containers"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 

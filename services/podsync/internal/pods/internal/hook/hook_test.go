@@ -27,9 +27,8 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/microlet/microlet/services/internal/kubeversion"
+	"github.com/microlet/microlet/services/podsync/internal/criconfig"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
-	"github.com/microlet/microlet/services/podsync/internal/pod/labels"
-	"github.com/microlet/microlet/services/podsync/internal/pod/longannotation"
 )
 
 type execFunc func(id string, command []string) (stdout, stderr string, code int32, err error)
@@ -303,7 +302,7 @@ func TestOrphan(t *testing.T) {
 	for id, handler := range map[string]string{"1": `{"exec":{"command":["bye"]}}`, "2": "broken", "3": ""} {
 		c := &pod.Container{ID: id, Name: "c"}
 		if handler != "" {
-			c.Annotations = map[string]string{labels.ContainerPreStopHandler: handler}
+			c.Annotations = map[string]string{pod.AnnotationPreStopHandler: handler}
 		}
 		r.Orphan(t.Context(), state, c)
 	}
@@ -322,8 +321,8 @@ func TestRestore(t *testing.T) {
 		"none": {},
 		"a hook and ports": {
 			annotations: map[string]string{
-				labels.ContainerPreStopHandler: handler,
-				labels.ContainerPorts:          `[{"name":"web","containerPort":8080}]`,
+				pod.AnnotationPreStopHandler: handler,
+				pod.AnnotationPorts:          `[{"name":"web","containerPort":8080}]`,
 			},
 			want: &v1.Container{
 				Name: "c", Ports: []v1.ContainerPort{{Name: "web", ContainerPort: 8080}},
@@ -334,8 +333,8 @@ func TestRestore(t *testing.T) {
 				},
 			},
 		},
-		"a broken hook": {annotations: map[string]string{labels.ContainerPreStopHandler: "{"}, broken: true},
-		"broken ports": {annotations: map[string]string{labels.ContainerPreStopHandler: handler, labels.ContainerPorts: "{"},
+		"a broken hook": {annotations: map[string]string{pod.AnnotationPreStopHandler: "{"}, broken: true},
+		"broken ports": {annotations: map[string]string{pod.AnnotationPreStopHandler: handler, pod.AnnotationPorts: "{"},
 			broken: true},
 	} {
 		r, _ := newRunner(t, nil)
@@ -359,9 +358,9 @@ func TestOrphanWithALongHook(t *testing.T) {
 	r.opts.PodsDir = t.TempDir()
 	state := &pod.State{Namespace: "ns", Name: "p", UID: "u"}
 	annotations := map[string]string{
-		labels.ContainerPreStopHandler: `{"exec":{"command":["bye","` + strings.Repeat("x", 1<<20) + `"]}}`,
+		pod.AnnotationPreStopHandler: `{"exec":{"command":["bye","` + strings.Repeat("x", 1<<20) + `"]}}`,
 	}
-	if err := longannotation.Shorten(r.opts.PodsDir, "u", "c", annotations); err != nil {
+	if err := criconfig.ShortenAnnotations(r.opts.PodsDir, "u", "c", annotations); err != nil {
 		t.Fatal(err)
 	}
 	c := &pod.Container{ID: "id", Name: "c", Annotations: annotations}

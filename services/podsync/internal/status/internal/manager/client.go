@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/microlet/microlet/services/podsync/internal/cluster/absence"
+	"github.com/microlet/microlet/services/internal/absence"
 )
 
 // errNoDeletion is an answer to a deletion that is not the API server's.

@@ -11,9 +11,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/microlet/microlet/services/internal/absence"
 	"github.com/microlet/microlet/services/internal/logkey"
-	"github.com/microlet/microlet/services/podsync/internal/cluster/absence"
-	"github.com/microlet/microlet/services/podsync/internal/cluster/poddeletion"
+	"github.com/microlet/microlet/services/internal/poddeletion"
 )
 
 // errNoPod is an answer that is not the API server's: client-go takes any object of JSON for a pod.

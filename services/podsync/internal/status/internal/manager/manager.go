@@ -13,10 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/podtrace"
 	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/internal/tracing"
 	"github.com/microlet/microlet/services/podsync/internal/pod/status"
-	"github.com/microlet/microlet/services/podsync/internal/pod/trace"
 )
 
 const (
@@ -35,7 +35,7 @@ type Options struct {
 	// Workers is how many pods are written at the same time; 0 stands for 8.
 	Workers int
 	// Traces are those of the pods; nil is none.
-	Traces *trace.Traces
+	Traces *podtrace.Traces
 	// Timeout of each call to the apiserver; 0 stands for 10 s.
 	Timeout time.Duration
 	// Log; nil stands for the default logger.
@@ -51,7 +51,7 @@ type Manager struct {
 	client  Client
 	workers int
 	timeout time.Duration
-	traces  *trace.Traces
+	traces  *podtrace.Traces
 	log     *slog.Logger
 	metrics *managerMetrics
 	wake    chan struct{} // wakes the clock when something is due sooner

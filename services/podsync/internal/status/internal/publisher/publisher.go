@@ -18,9 +18,9 @@ import (
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/nodeinfo"
+	"github.com/microlet/microlet/services/internal/podtrace"
 	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
-	"github.com/microlet/microlet/services/podsync/internal/pod/trace"
 )
 
 // Writer is this service's share of one bucket; see bus.Writer.
@@ -34,13 +34,13 @@ type Writer interface {
 // Publisher writes what podsync knows of pods and of the runtime.
 type Publisher struct {
 	pods, statuses, node Writer
-	traces               *trace.Traces
+	traces               *podtrace.Traces
 	log                  *slog.Logger
 }
 
 // New returns a Publisher over the three buckets that podsync writes. What it says of a pod's status is in the pod's
 // trace, if there is one.
-func New(pods, statuses, node Writer, traces *trace.Traces, log *slog.Logger) *Publisher {
+func New(pods, statuses, node Writer, traces *podtrace.Traces, log *slog.Logger) *Publisher {
 	return &Publisher{pods: pods, statuses: statuses, node: node, traces: traces, log: log}
 }
 

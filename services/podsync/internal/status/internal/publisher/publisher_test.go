@@ -15,9 +15,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/podtrace"
 	"github.com/microlet/microlet/services/internal/tracing/spantest"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
-	"github.com/microlet/microlet/services/podsync/internal/pod/trace"
 )
 
 // bucket is a writer that keeps what is put.
@@ -104,7 +104,7 @@ func TestReadersGetThePodAndTheNewestIncarnation(t *testing.T) {
 
 // TestAStatusIsInThePodsTrace, so that the prober continues it.
 func TestAStatusIsInThePodsTrace(t *testing.T) {
-	statuses, traces := newBucket(), trace.New(spantest.New(t).Tracer)
+	statuses, traces := newBucket(), podtrace.New(spantest.New(t).Tracer)
 	p := New(newBucket(), statuses, newBucket(), traces, slog.New(slog.DiscardHandler))
 	_, span := traces.Begin(t.Context(), &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u1"}}, "syncPod")
 	defer span.End(nil)

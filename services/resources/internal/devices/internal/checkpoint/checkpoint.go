@@ -52,11 +52,13 @@ type (
 	DevicesPerNUMA map[int64][]string
 )
 
-var format = kubeletfile.Format{Data: "Data", Checksum: "Checksum", Object: true, Sum: func(data []byte) (uint64, error) {
+var format = kubeletfile.Format{Data: "Data", Checksum: "Checksum", Object: true, Sum: sum}
+
+func sum(data []byte) (uint64, error) {
 	var d checkpointData
 	err := json.Unmarshal(data, &d)
 	return kubeletfile.Sum(d), err
-}}
+}
 
 // Content is what the file holds.
 type Content struct {
@@ -89,7 +91,7 @@ type Plugin struct {
 type File struct {
 	path string
 	file *kubeletfile.File
-	// beside are fields that a later version has, by where they are.
+	// outside and inside are fields of a later version: beside the data, and in it.
 	outside, inside map[string]json.RawMessage
 }
 

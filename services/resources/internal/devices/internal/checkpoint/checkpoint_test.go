@@ -135,7 +135,8 @@ func TestFieldsOfALaterVersionStay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.inside, f.outside = map[string]json.RawMessage{"Later": json.RawMessage("[1]")}, map[string]json.RawMessage{"Beside": json.RawMessage("2")}
+	f.inside = map[string]json.RawMessage{"Later": json.RawMessage("[1]")}
+	f.outside = map[string]json.RawMessage{"Beside": json.RawMessage("2")}
 	if err := f.Store(content()); err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +158,6 @@ func FuzzOpen(f *testing.F) {
 	f.Add([]byte(kubelets + "1}"))
 	f.Add([]byte(`{"Data":{"PodDeviceEntries":[{"PodUID":"u","ContainerName":"c","ResourceName":"r","DeviceIDs":{"3":["a"],` +
 		`"2":["a"]},"AllocResp":"CgYKAUESAUI="}],"RegisteredDevices":null},"Checksum":3,"Plugins":[{"Endpoint":"/x"}]}`))
-	sum := format.Sum
 	f.Cleanup(func() { format.Sum = sum })
 	format.Sum = func([]byte) (uint64, error) { return 3, nil }
 	f.Fuzz(func(t *testing.T, text []byte) {

@@ -30,6 +30,8 @@ const (
 	OptionsTimeout = 10 * time.Second
 	// CallTimeout is that of the other calls. The kubelet has it for PreStartContainer alone.
 	CallTimeout = pluginapi.KubeletPreStartContainerRPCTimeoutInSecs * time.Second
+	// reportPause is how long a plugin's list is followed by no other.
+	reportPause = 100 * time.Millisecond
 	// maxAnswer bounds one message of a plugin. It is gRPC's default, which the kubelet has.
 	maxAnswer = 4 << 20
 	// maxHeaders bounds the headers of an answer.
@@ -40,7 +42,7 @@ const (
 
 // Plugin is a connected plugin.
 type Plugin interface {
-	// Prefers reports whether the plugin has GetPreferredAllocation, and Prepares whether PreStartContainer is to be called.
+	// Prefers reports whether the plugin has GetPreferredAllocation, and Prepares whether it wants PreStartContainer.
 	Prefers() bool
 	Prepares() bool
 	// Watch hands on each list of devices until the plugin or the connection ends, which is the error.
@@ -173,6 +175,8 @@ func (c *client) Prepares() bool { return c.options.GetPreStartRequired() }
 func (c *client) Close() { _ = c.conn.Close() }
 
 func (c *client) Watch(ctx context.Context, receive func(answer.Devices)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	stream, err := c.api.ListAndWatch(ctx, &pluginapi.Empty{})
 	for err == nil {
 		var list *pluginapi.ListAndWatchResponse
@@ -184,6 +188,11 @@ func (c *client) Watch(ctx context.Context, receive func(answer.Devices)) error 
 			return fmt.Errorf("its list of devices cannot be used: %w", invalid)
 		}
 		receive(devices)
+		// A plugin that reports without end waits for its reader.
+		select {
+		case <-ctx.Done():
+		case <-time.After(reportPause):
+		}
 	}
 	return fmt.Errorf("ListAndWatch ended: %w", readable(err))
 }

@@ -44,6 +44,8 @@ type Entry struct {
 	Devices answer.Devices
 	// Listed: it has reported since it came back.
 	Listed bool
+	// healthy are those of the devices, in order.
+	healthy []string
 }
 
 // New returns a registry without resources. The capacity of one whose last plugin went away stays for the grace.
@@ -59,11 +61,13 @@ func (r *Registry) Resources() []*Resource {
 	return slices.SortedFunc(maps.Values(r.resources), func(a, b *Resource) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// Plugins counts the plugins, those that are away among them.
+// Plugins counts the plugins of registered resources, those that are away among them.
 func (r *Registry) Plugins() int {
 	n := 0
 	for _, resource := range r.resources {
-		n += len(resource.plugins)
+		if resource.registered {
+			n += len(resource.plugins)
+		}
 	}
 	return n
 }
@@ -119,7 +123,13 @@ func (r *Registry) List(name string, conn plugin.Plugin, devices answer.Devices)
 	if e == nil {
 		return false
 	}
-	e.Devices, e.Listed = devices, true
+	e.Devices, e.Listed, e.healthy = devices, true, []string{}
+	for id, d := range devices {
+		if d.Healthy {
+			e.healthy = append(e.healthy, id)
+		}
+	}
+	slices.Sort(e.healthy)
 	return true
 }
 
@@ -195,7 +205,7 @@ func (r *Resource) prune(keep func(*Entry) bool) {
 	kept := slices.DeleteFunc(slices.Clone(r.plugins), func(e *Entry) bool { return e.Conn == nil && !keep(e) })
 	if len(kept) == 0 && len(r.plugins) > 0 {
 		last := slices.MaxFunc(r.plugins, func(a, b *Entry) int { return a.Since.Compare(b.Since) })
-		last.Devices = nil
+		last.Devices, last.healthy = nil, nil
 		kept = []*Entry{last}
 	}
 	r.plugins = kept
@@ -222,8 +232,8 @@ func (r *Resource) Connected() bool {
 // Registered reports whether the resource has a plugin, or had one a short while ago.
 func (r *Resource) Registered() bool { return r.registered }
 
-// Primary returns the plugin that hands out the devices: the last that is connected and has said which it has. It is nil
-// if there is none.
+// Primary returns the plugin that hands out the devices: the last that is connected and has said which it has. It is
+// nil if there is none.
 func (r *Resource) Primary() *Entry {
 	for _, e := range slices.Backward(r.plugins) {
 		if e.Conn != nil && e.Listed {
@@ -250,18 +260,12 @@ func (r *Resource) Reported() answer.Devices {
 	return last.Devices
 }
 
-// Healthy returns the devices that can be handed out, in order; none while no plugin says which.
+// Healthy returns the devices that can be handed out, in order; none while no plugin says which. No one changes it.
 func (r *Resource) Healthy() []string {
-	healthy := []string{}
 	if p := r.Primary(); p != nil {
-		for id, d := range p.Devices {
-			if d.Healthy {
-				healthy = append(healthy, id)
-			}
-		}
+		return p.healthy
 	}
-	slices.Sort(healthy)
-	return healthy
+	return []string{}
 }
 
 // Problem says why no plugin hands out devices.
