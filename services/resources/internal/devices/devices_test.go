@@ -451,6 +451,28 @@ func TestARestartDialsFirst(t *testing.T) {
 	})
 }
 
+// TestARegistrationOutlivesAKill: a plugin that was told that it is registered does not register again, since the socket
+// stays. So the file has it by then, however short before another write was.
+func TestARegistrationOutlivesAKill(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		n := newNode(t)
+		n.register(gpu, "1.sock", "a")
+		for _, endpoint := range []string{"2.sock", "1.sock"} {
+			if err := n.Register(t.Context(), gpu, endpoint, []string{"v1beta1"}); err != nil {
+				t.Fatal(err)
+			}
+			// As a process would that starts now.
+			_, content, err := checkpoint.Open(n.folder)
+			if err != nil || len(content.Plugins) == 0 {
+				t.Fatal(content, err)
+			}
+			if last := content.Plugins[len(content.Plugins)-1]; last.Endpoint != n.path(endpoint) {
+				t.Errorf("the plugin of %s has registered, and the last in the file is %+v", endpoint, last)
+			}
+		}
+	})
+}
+
 func TestARestartDoesNotWaitForEver(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		n := newNode(t)

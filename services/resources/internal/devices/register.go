@@ -28,8 +28,8 @@ var (
 
 // Register connects to a plugin and returns when that has said what options it has, within 20 s. The endpoint is the
 // path of its socket, absolute or in the folder device-plugins. A plugin that is registered with the same resource and
-// endpoint already is replaced. The last plugin of a resource is the one that is asked for devices. Errors have the
-// kubelet's words.
+// endpoint already is replaced. The last plugin of a resource is the one that is asked for devices. A plugin that has
+// registered is in the file, so that a process that starts after a kill connects to it. Errors have the kubelet's words.
 func (m *Manager) Register(ctx context.Context, resource, endpoint string, versions []string) error {
 	if err := check(resource, versions); err != nil {
 		return err
@@ -45,6 +45,12 @@ func (m *Manager) Register(ctx context.Context, resource, endpoint string, versi
 		return err
 	}
 	m.o.Log.Info("a device plugin has registered", "resource", resource, logkey.Socket, endpoint)
+	// It will not register again when this process is killed: the supervisor keeps the socket at which it did so.
+	if err := m.write(); err != nil {
+		m.o.Log.Error("the checkpoint file does not have a plugin that has registered", "resource", resource,
+			logkey.Socket, endpoint, logkey.Err, err)
+		m.awaken()
+	}
 	return nil
 }
 
