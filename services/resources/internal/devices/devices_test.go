@@ -615,11 +615,11 @@ func TestABadFileIsSetAside(t *testing.T) {
 			t.Fatal(err)
 		}
 		n.start()
-		if n.Needed() {
+		if Needed(n.folder) {
 			t.Error("it is needed")
 		}
 		n.register(gpu, "gpu.sock", "a")
-		if !n.Needed() {
+		if !Needed(n.folder) {
 			t.Error("it is not needed")
 		}
 		if _, err := os.Stat(path + ".bad"); err != nil {
