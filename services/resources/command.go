@@ -10,6 +10,7 @@ import (
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/resources/internal/devices"
 )
 
 // Command returns the command line of resources.
@@ -32,7 +33,7 @@ func Definition() service.Definition {
 			Sockets: func(k *kubeletconfig.Config) []service.Socket {
 				return []service.Socket{cfg.registrationSocket(), podResourcesSocket(k)}
 			},
-			Needed: func(*kubeletconfig.Config) bool { return needed(cfg.DevicePluginsDir) },
+			Needed: func(*kubeletconfig.Config) bool { return devices.Needed(cfg.DevicePluginsDir) },
 		},
 	}, func(s service.Config, k *kubeletconfig.Config) Config {
 		c := cfg

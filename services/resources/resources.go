@@ -15,6 +15,7 @@ import (
 	resourcesv1 "github.com/microlet/microlet/proto/microlet/resources/v1"
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/calllimit"
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/nodepods"
 	"github.com/microlet/microlet/services/internal/service"
@@ -90,7 +91,7 @@ func (c *Config) registration(s *service.Service, m *devices.Manager) func(conte
 func (c *Config) podResources(s *service.Service, p *pods, m *devices.Manager) func(context.Context) error {
 	metrics := podresources.NewMetrics(s.Metrics)
 	return serve(s, podResourcesSocket(c.Kubelet), func() *grpc.Server {
-		g := newServer(grpc.UnaryInterceptor(podresources.Limit()))
+		g := newServer(grpc.UnaryInterceptor(calllimit.Unary(calllimit.NewLimiter())))
 		podresourcesv1.RegisterPodResourcesListerServer(g, podresources.NewV1(p, m, metrics))
 		podresourcesv1alpha1.RegisterPodResourcesListerServer(g, podresources.NewV1alpha1(p, m, metrics))
 		return g

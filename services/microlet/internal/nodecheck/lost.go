@@ -25,22 +25,9 @@ var managerFiles = []struct{ name, manager, policy string }{
 	{"memory_manager_state", "memoryManagerPolicy", "Static"},
 }
 
-// lost looks for what a kubelet of this node had, and microlet has not.
+// lost looks for what a kubelet of this node had, and microlet has not. Device plugins are not lost: they register again,
+// and pods keep their devices. Topology hints of devices count only with a topologyManagerPolicy that stops the start.
 func (h Host) lost(r *report, k *kubeletconfig.Config) {
-	sockets, err := filepath.Glob(h.path("var/lib/kubelet/device-plugins/*.sock"))
-	if err != nil {
-		sockets = nil
-	}
-	var plugins []string
-	for _, s := range sockets {
-		if name := filepath.Base(s); name != "kubelet.sock" {
-			plugins = append(plugins, name)
-		}
-	}
-	if len(plugins) > 0 {
-		r.warn("device plugins", "devices are not built, and there are plugins: "+explanation.Few(plugins),
-			"keep nodes whose pods need devices with another agent: such pods are refused")
-	}
 	for _, f := range managerFiles {
 		var state struct{ PolicyName string }
 		text, err := os.ReadFile(h.path(filepath.Join(k.Node.RootDir, f.name)))

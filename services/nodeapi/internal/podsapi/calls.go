@@ -3,7 +3,6 @@ package podsapi
 import (
 	"context"
 
-	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
@@ -12,21 +11,6 @@ import (
 
 	"github.com/microlet/microlet/services/internal/nodepods"
 )
-
-// qps and burst limit the calls of all clients but WatchPods, as with the kubelet.
-const (
-	qps   = rate.Limit(100)
-	burst = 10
-)
-
-var errLimit = status.Error(codes.ResourceExhausted, "rejected by rate limit")
-
-func (a *API) limit(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	if !a.limiter.Allow() {
-		return nil, errLimit
-	}
-	return handler(ctx, req)
-}
 
 // description is the service of api.proto, whose answers are encoded by this package.
 var description = grpc.ServiceDesc{

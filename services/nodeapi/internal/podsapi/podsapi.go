@@ -24,6 +24,7 @@ import (
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 
+	"github.com/microlet/microlet/services/internal/calllimit"
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/nodepods"
 	"github.com/microlet/microlet/services/internal/unixgrpc"
@@ -83,7 +84,7 @@ func New(o Options, watch func(changed func(uid string)) Source) (*API, error) {
 		return nil, fmt.Errorf("metrics of the Pods API: %w", err)
 	}
 	return &API{
-		o: o, metrics: m, feed: newFeed(watch, m.dropped.Inc), limiter: rate.NewLimiter(qps, burst),
+		o: o, metrics: m, feed: newFeed(watch, m.dropped.Inc), limiter: calllimit.NewLimiter(),
 		lists: newBudget(listBudget), events: newBudget(eventBudget),
 		patience: time.Minute, abandoned: rate.Sometimes{First: 1, Interval: abandonLogPeriod},
 	}, nil
@@ -114,7 +115,7 @@ func (a *API) serve(ctx context.Context, l net.Listener) error {
 	server := grpc.NewServer(
 		grpc.Creds(credentialsOf{a}),
 		grpc.ForceServerCodecV2(codec{}),
-		grpc.ChainUnaryInterceptor(a.limit, a.metrics.unary),
+		grpc.ChainUnaryInterceptor(calllimit.Unary(a.limiter), a.metrics.unary),
 		grpc.ChainStreamInterceptor(a.metrics.stream),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxRecvMsgSize(maxRequest),

@@ -25,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	podsv1alpha1 "k8s.io/kubelet/pkg/apis/pods/v1alpha1"
 
+	"github.com/microlet/microlet/services/internal/calllimit"
 	"github.com/microlet/microlet/services/internal/nodepods"
 	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
@@ -360,7 +361,7 @@ func TestTooManyWatchers(t *testing.T) {
 // TestTheRateLimit is that of all clients together, and not of watches.
 func TestTheRateLimit(t *testing.T) {
 	n := start(t, func(a *API) {
-		if a.limiter.Limit() != qps || a.limiter.Burst() != burst {
+		if a.limiter.Limit() != calllimit.PerSecond || a.limiter.Burst() != calllimit.Burst {
 			t.Errorf("the limit is %v with a burst of %d", a.limiter.Limit(), a.limiter.Burst())
 		}
 		a.limiter.SetLimit(0) // so that the burst is all, however slow the machine is
@@ -369,7 +370,7 @@ func TestTheRateLimit(t *testing.T) {
 	rejected := 0
 	for range 3 {
 		c := n.client(t)
-		for range 2 * burst {
+		for range 2 * calllimit.Burst {
 			_, err := c.GetPod(t.Context(), &podsv1alpha1.GetPodRequest{PodUID: "a"})
 			switch s := status.Convert(err); s.Code() {
 			case codes.NotFound:
@@ -383,11 +384,11 @@ func TestTheRateLimit(t *testing.T) {
 			}
 		}
 	}
-	if rejected != 5*burst {
-		t.Errorf("%d of %d calls were rejected", rejected, 6*burst)
+	if rejected != 5*calllimit.Burst {
+		t.Errorf("%d of %d calls were rejected", rejected, 6*calllimit.Burst)
 	}
 	c := n.client(t)
-	for range 2 * burst {
+	for range 2 * calllimit.Burst {
 		w, err := c.WatchPods(t.Context(), &podsv1alpha1.WatchPodsRequest{})
 		if err != nil {
 			t.Fatal(err)
@@ -395,7 +396,7 @@ func TestTheRateLimit(t *testing.T) {
 		expectNext(t, w, "INITIAL_SYNC_COMPLETE")
 	}
 	counted := testutil.ToFloat64(n.api.metrics.byMethod["GetPod"].WithLabelValues("v1alpha1", "NotFound"))
-	if int(counted) != 6*burst-rejected ||
+	if int(counted) != 6*calllimit.Burst-rejected ||
 		testutil.ToFloat64(n.api.metrics.total.WithLabelValues("v1alpha1", "NotFound")) != counted {
 		t.Errorf("%v calls are counted, and %d were rejected", counted, rejected)
 	}

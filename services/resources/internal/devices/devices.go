@@ -17,7 +17,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/microlet/microlet/services/resources/internal/devices/internal/checkpoint"
 )
+
+// Needed reports whether there is work for a Manager before anything connects: the checkpoint file of the folder says
+// that pods have devices, or that plugins were registered.
+func Needed(folder string) bool { return checkpoint.Used(folder) }
 
 // Options say how a Manager works.
 type Options struct {

@@ -335,14 +335,6 @@ func (m *Manager) forget(uid types.UID) {
 	}
 }
 
-// Needed reports whether a plugin is registered, or was a short while ago, or a pod has devices: a process that has
-// nothing to do may end otherwise.
-func (m *Manager) Needed() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return len(m.ledger.Pods()) > 0 || slices.ContainsFunc(m.registry.Resources(), (*registry.Resource).Registered)
-}
-
 // Allocate decides on a pod, as AllocateRequest has it. Running says that something of the pod runs. A pod that asks
 // for nothing that a plugin has or had is granted nothing, without a container. The error is that of the checkpoint
 // file or of the context; nothing is granted then.

@@ -6,14 +6,13 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/validation"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/resources/internal/devices/internal/answer"
 	"github.com/microlet/microlet/services/resources/internal/devices/internal/plugin"
 )
@@ -70,17 +69,10 @@ func check(resource string, versions []string) error {
 		}
 		return fmt.Errorf("manager version, %s, is not among plugin supported versions %.200q", pluginapi.Version, versions)
 	}
-	if !extended(resource) {
+	if !podutil.IsExtended(v1.ResourceName(resource)) {
 		return fmt.Errorf("the ResourceName %.400q is invalid", resource)
 	}
 	return nil
-}
-
-// extended reports whether this can be the name of an extended resource: qualified, and no name of Kubernetes' own.
-func extended(name string) bool {
-	return strings.Contains(name, "/") && !strings.Contains(name, v1.ResourceDefaultNamespacePrefix) &&
-		!strings.HasPrefix(name, v1.DefaultResourceRequestsPrefix) &&
-		len(validation.IsQualifiedName(v1.DefaultResourceRequestsPrefix+name)) == 0
 }
 
 // connect makes this the connection of a plugin, which registers or was restored.

@@ -13,8 +13,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/time/rate"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
@@ -24,9 +22,6 @@ import (
 )
 
 const (
-	// perSecond and burst are the kubelet's limits of calls.
-	perSecond = 100
-	burst     = 10
 	// patience is how long a call waits for the node's pods to be known: the call may have started this process.
 	patience = 10 * time.Second
 )
@@ -43,17 +38,6 @@ type Pods interface {
 type Devices interface {
 	Pod(uid types.UID) *resourcesv1.PodResources
 	Allocatable() []*resourcesv1.ContainerResources_Devices
-}
-
-// Limit returns an interceptor that refuses calls beyond the limit of all callers together.
-func Limit() grpc.UnaryServerInterceptor {
-	limiter := rate.NewLimiter(perSecond, burst)
-	return func(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-		if !limiter.Allow() {
-			return nil, status.Error(codes.ResourceExhausted, "rejected by rate limit")
-		}
-		return handle(ctx, request)
-	}
 }
 
 // node is what both versions of the API read.

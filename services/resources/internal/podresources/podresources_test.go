@@ -1,14 +1,12 @@
 package podresources
 
 import (
-	"context"
 	"strings"
 	"testing"
 	"testing/synctest"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/prototext"
@@ -169,26 +167,6 @@ func TestACallWaitsForThePods(t *testing.T) {
 		close(s.known)
 		if err := <-answered; err != nil {
 			t.Error(err)
-		}
-	})
-}
-
-func TestLimit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		limit := Limit()
-		call := func() error {
-			_, err := limit(t.Context(), nil, &grpc.UnaryServerInfo{},
-				func(context.Context, any) (any, error) { return nil, nil })
-			return err
-		}
-		for i := range burst {
-			if err := call(); err != nil {
-				t.Fatalf("call %d: %v", i, err)
-			}
-		}
-		err := call()
-		if status.Code(err) != codes.ResourceExhausted || status.Convert(err).Message() != "rejected by rate limit" {
-			t.Errorf("call beyond the burst: %v", err)
 		}
 	})
 }
