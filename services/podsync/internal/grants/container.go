@@ -14,13 +14,13 @@ import (
 )
 
 // Lacks reports whether a container has to be asked for before it starts: it is not known what was granted to it. That
-// is so after a restart of podsync, without the bus, and for a resource of which the plugin has come since.
+// is so after a restart of podsync, and for a resource of which the plugin has come since.
 func (g *Grants) Lacks(p *v1.Pod, c *v1.Container) bool {
 	names := g.ofContainer(c)
 	if len(names) == 0 {
 		return false
 	}
-	granted, known := g.of(p.UID)
+	granted, known := g.answer(p.UID)
 	if !known {
 		return true
 	}
@@ -41,7 +41,7 @@ func (g *Grants) Container(ctx context.Context, p *v1.Pod, c *v1.Container) (*re
 	if len(asked) == 0 {
 		return nil, nil
 	}
-	granted, _ := g.of(p.UID)
+	granted, _ := g.answer(p.UID)
 	r := of(granted, c.Name)
 	if r == nil {
 		return nil, nil
@@ -103,7 +103,7 @@ var health = map[resourcesv1.Health]v1.ResourceHealthStatus{
 // Statuses returns what the status of each container says of its devices (KEP-4680), by the container's name. known is
 // false while it is not known what the pod was granted.
 func (g *Grants) Statuses(uid types.UID) (statuses map[string][]v1.ResourceStatus, known bool) {
-	granted, known := g.of(uid)
+	granted, known := g.answer(uid)
 	if newest, ok := g.pods.Get(subject.PodKey(string(uid))); ok {
 		granted, known = newest, true // answers have the health of their moment
 	}

@@ -49,7 +49,8 @@ type Grants struct {
 	plugins *plugins
 
 	mu sync.Mutex
-	// answers are those of resources to this podsync. They hold before the bus has them, and without it.
+	// answers are those of resources to this podsync. Containers are configured with nothing else: the bus, which could
+	// forge a grant, may not choose mounts and devices of the host.
 	answers map[types.UID]*resourcesv1.PodResources
 	// waiting are the pods that wait for a plugin.
 	waiting map[types.UID]bool
@@ -118,14 +119,11 @@ func (g *Grants) ofContainer(c *v1.Container) []v1.ResourceName {
 	})
 }
 
-// of returns what a pod was granted, as far as that is known.
-func (g *Grants) of(uid types.UID) (granted *resourcesv1.PodResources, known bool) {
+// answer returns what resources has said that a pod was granted.
+func (g *Grants) answer(uid types.UID) (granted *resourcesv1.PodResources, known bool) {
 	g.mu.Lock()
+	defer g.mu.Unlock()
 	granted, known = g.answers[uid]
-	g.mu.Unlock()
-	if !known {
-		granted, known = g.pods.Get(subject.PodKey(string(uid)))
-	}
 	return granted, known
 }
 

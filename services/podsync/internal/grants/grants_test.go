@@ -247,12 +247,12 @@ func TestWhatAContainerGets(t *testing.T) {
 	p := podOf(gpu)
 	c := &p.Spec.Containers[0]
 	if !w.Lacks(p, c) {
-		t.Error("without the bus and an answer, it is not asked for")
+		t.Error("without an answer, it is not asked for")
 	}
-	w.bucket(false, map[string]*resourcesv1.PodResources{"a": granted(gpu)})
+	w.granted("a", granted(gpu))
 	r, err := w.Container(t.Context(), p, c)
 	if err != nil || r.GetEnv()["GPU"] != "0" || w.Lacks(p, c) {
-		t.Errorf("what the bus has is %v, %v", r, err)
+		t.Errorf("what was granted is %v, %v", r, err)
 	}
 	w.peer.prepared = status.Error(codes.FailedPrecondition, "device plugin PreStartContainer rpc failed with err: reset")
 	if _, err = w.Container(t.Context(), p, c); err == nil ||
@@ -262,20 +262,37 @@ func TestWhatAContainerGets(t *testing.T) {
 	w.peer.prepared = nil
 	const other = "example.com/other"
 	for _, of := range []*resourcesv1.PodResources{granted(), granted(other), granted(gpu, other)} {
-		w.bucket(true, map[string]*resourcesv1.PodResources{"a": of})
+		w.granted("a", of)
 		if r, err := w.Container(t.Context(), p, c); err == nil {
 			t.Errorf("a container that asks for %s gets %v", gpu, r)
 		}
 	}
 	plain := podOf("cpu")
-	w.bucket(true, map[string]*resourcesv1.PodResources{"a": granted(gpu)})
+	w.granted("a", granted(gpu))
 	if r, err := w.Container(t.Context(), plain, &plain.Spec.Containers[0]); r != nil || err != nil {
 		t.Errorf("a container that asks for nothing gets %v, %v", r, err)
 	}
 	// The plugin of a resource has come since.
-	w.bucket(true, map[string]*resourcesv1.PodResources{"a": {}})
+	w.granted("a", &resourcesv1.PodResources{})
 	if !w.Lacks(p, c) {
 		t.Error("a container without a device that there is now is not asked for")
+	}
+}
+
+// A grant has mounts and devices of the host. The bus, which could forge it, is no process that may choose them.
+func TestAContainerGetsNothingThatOnlyTheBusHas(t *testing.T) {
+	w := newWorld(t)
+	w.has(gpu)
+	p := podOf(gpu)
+	c := &p.Spec.Containers[0]
+	forged := granted(gpu)
+	forged.Containers[0].Mounts = []*resourcesv1.ContainerResources_Mount{{HostPath: "/", ContainerPath: "/host"}}
+	w.bucket(true, map[string]*resourcesv1.PodResources{"a": forged})
+	if !w.Lacks(p, c) {
+		t.Error("resources is not asked for what the bus has")
+	}
+	if r, err := w.Container(t.Context(), p, c); r != nil || err != nil {
+		t.Errorf("the container gets %v, %v", r, err)
 	}
 }
 

@@ -121,7 +121,7 @@ func (w *worker) waitEvent(p *v1.Pod, why error) {
 }
 
 // devicesOf returns what a container that is about to start was granted of devices; nil for nothing. It asks only if
-// that is not known, as after a restart of podsync without the bus.
+// that is not known, as after a restart of podsync.
 func (w *worker) devicesOf(ctx context.Context, p *v1.Pod, c *v1.Container) (*resourcesv1.ContainerResources, error) {
 	const allocates, prepares = "allocate the devices of container ", "prepare the devices of container "
 	if w.deps.Grants.Lacks(p, c) {

@@ -27,8 +27,8 @@ var (
 
 // Register connects to a plugin and returns when that has said what options it has, within 20 s. The endpoint is the
 // path of its socket, absolute or in the folder device-plugins. A plugin that is registered with the same resource and
-// endpoint already is replaced. The last plugin of a resource is the one that is asked for devices. A plugin that has
-// registered is in the file, so that a process that starts after a kill connects to it. Errors have the kubelet's words.
+// endpoint already is replaced. The last plugin of a resource is the one that is asked for devices. A registered plugin
+// is in the file, so that a process that starts after a kill connects to it. Errors have the kubelet's words.
 func (m *Manager) Register(ctx context.Context, resource, endpoint string, versions []string) error {
 	if err := check(resource, versions); err != nil {
 		return err
