@@ -53,8 +53,8 @@ func (c *Config) supervised(s service.Definition) bool {
 	return !slices.Contains(c.External, string(s.Role))
 }
 
-// external accounts for the replicas of the services that something else starts, by their heartbeats. A service that
-// none was heard of is there once. One that runs on demand is not needed then.
+// external accounts for the replicas of the services that something else starts, by their heartbeats. A service without
+// a heartbeat is listed once, as one that is missing, or as one that is not needed if it runs on demand.
 func (s *server) external() []supervisor.Process {
 	var all []supervisor.Process
 	for _, r := range s.externals {
