@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -217,8 +218,12 @@ func (c *comparison) run(ctx context.Context, agent rig.Agent) (err error) {
 	if c.family.Storage {
 		with = append(with, rig.GroupCSI, rig.GroupCSIMock)
 	}
+	args := c.family.AgentArgs
+	if agent == rig.AgentMicrolet {
+		args = slices.Concat(args, c.family.MicroletArgs)
+	}
 	i, err := rig.Up(ctx, rig.Options{
-		Name: c.name + "-" + string(agent), Agent: agent, Microlet: c.microlet, AgentArgs: c.family.AgentArgs,
+		Name: c.name + "-" + string(agent), Agent: agent, Microlet: c.microlet, AgentArgs: args,
 		With: with, DefaultPlaces: c.suite.OnNode, Machine: c.suite.OnMachine,
 		Standalone: c.family.Standalone, Open: c.family.Open, Out: c.progress,
 	})

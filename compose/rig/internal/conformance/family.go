@@ -27,6 +27,8 @@ type Family struct {
 	// Machine gives the node a machine of its own.
 	Machine   bool     `json:"machine"`
 	AgentArgs []string `json:"agentArgs"`
+	// MicroletArgs have microlet do as the kubelet does, where it has a setting of its own with another default.
+	MicroletArgs []string `json:"microletArgs"`
 	// Standalone gives the agent no API server. Open lets every caller use its HTTPS API. Both need the suite of the node,
 	// on a machine.
 	Standalone bool `json:"standalone"`
