@@ -290,6 +290,10 @@ cli-files: ### microlet's manual pages and shell completions, below bin/share as
 trace-picture: ### the picture of a pod's start in docs/images/trace.svg, from a real run
 	scripts/trace-picture
 
+.PHONY: readme-pictures
+readme-pictures: ### the pictures of terminals in README.md, from a real run; needs termtosvg
+	scripts/readme-pictures
+
 ##@ Files that are written
 
 # The sources of the metrics reference, and its page.

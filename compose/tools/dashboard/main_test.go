@@ -46,7 +46,7 @@ func exampleBoard(t *testing.T) string {
 		{"type":"stat","title":"A name","gridPos":{"x":6,"y":1,"w":6,"h":4},"options":{"textMode":"name"},
 			"targets":[{"expr":"up","legendFormat":"v {{ service }}"}]},
 		{"type":"timeseries","title":"Curves","gridPos":{"y":5,"w":12,"h":8},"fieldConfig":{"defaults":{"unit":"bytes"}},
-			"targets":[{"expr":"rate(x{instance=~\"$instance\"}[$__rate_interval])","legendFormat":"{{service}}"}]}]}`
+			"targets":[{"expr":"rate(x{cluster=~\"$cluster\", instance=~\"$instance\"}[$__rate_interval])","legendFormat":"{{service}}"}]}]}`
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func TestDraw(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := `rate(x{instance=~".*"}[30s])`; len(asked) != 3 || asked[2] != want {
+	if want := `rate(x{cluster=~".*", instance=~".*"}[30s])`; len(asked) != 3 || asked[2] != want {
 		t.Errorf("asked %q, the last should be %s", asked, want)
 	}
 	texts := wellFormed(t, string(svg))

@@ -71,7 +71,7 @@ func TestSite(t *testing.T) {
 		}
 	}
 	// Points that are three minutes apart have rates over six.
-	if want := `rate(x{instance=~".*"}[6m])`; !strings.Contains(strings.Join(asked, "\n"), want) {
+	if want := `rate(x{cluster=~".*", instance=~".*"}[6m])`; !strings.Contains(strings.Join(asked, "\n"), want) {
 		t.Errorf("asked %q, not %s", asked, want)
 	}
 }

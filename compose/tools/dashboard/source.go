@@ -55,7 +55,8 @@ func (s *source) moments() []time.Time {
 func (s *source) query(ctx context.Context, p panel) ([]series, error) {
 	var all []series
 	for _, t := range p.Targets {
-		variables := strings.NewReplacer("$instance", ".*", "$__rate_interval", model.Duration(s.interval).String())
+		variables := strings.NewReplacer("$instance", ".*", "$cluster", ".*",
+			"$__rate_interval", model.Duration(s.interval).String())
 		query := variables.Replace(t.Expr)
 		value, _, _, err := s.api.QueryRange(ctx, query, s.period)
 		if err != nil {

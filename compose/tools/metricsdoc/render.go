@@ -12,7 +12,7 @@ const head = `# Metrics
 <!-- Written by compose/tools/metricsdoc; run "make generate" after a change of the sources. -->
 
 This page lists the metrics that microlet's processes define. Each process serves its own on a socket, and
-` + "`https://<node>:10250/metrics`" + ` serves those of all; see [operations](operations.md#metrics-and-health).
+` + "`https://<node>:10250/metrics`" + ` serves those of all; see [monitoring](monitoring.md#metrics-and-health).
 All processes have the metrics of Go's runtime (` + "`go_*`" + `) and of the process (` + "`process_*`" + `) besides.
 
 A name that begins with ` + "`microlet_`" + ` is microlet's own. The others are the kubelet's: they have its names, its labels

@@ -25,7 +25,7 @@ const docIntro = `# Configuration
 microlet takes the command line of kubelet 1.37 and the files that it names. A unit file of the kubelet, or what kubeadm
 wrote, works unchanged: replace ` + "`kubelet`" + ` with ` + "`microlet up`" + `. ` + "`microlet up --help`" +
 	` lists microlet's own flags, and
-[operations.md](operations.md#flags-of-microlet-up) explains them.
+[flags.md](flags.md#flags-of-microlet-up) explains them.
 
 ## Where a value comes from
 

@@ -14,13 +14,16 @@ import (
 	"github.com/microlet/microlet/compose/e2e/scene"
 )
 
-// monitoring is the folder with the alerts and the dashboard.
+// monitoring is the folder with the alerts and the dashboards.
 const monitoring = "../../../../deploy/monitoring"
 
 // quietPanels have no series on a node on which nothing went wrong yet: their counters come with the first fault.
-var quietPanels = []string{"Failed calls", "Rejected and refused pods", "Evictions", "Images", "Denied calls"}
+var quietPanels = map[string][]string{
+	"dashboard.json": {"Failed calls", "Rejected and refused pods", "Evictions", "Images", "Denied calls"},
+	"fleet.json":     {"Alerts", "Rejected, refused and evicted pods"},
+}
 
-// TestMonitoring has the real Prometheus evaluate the alerts and every query of the dashboard on what a node serves. No
+// TestMonitoring has the real Prometheus evaluate the alerts and every query of the dashboards on what a node serves. No
 // alert fires, and no panel stays empty because of a wrong name or label.
 func TestMonitoring(t *testing.T) {
 	scene.Shared.UseMicrolet(t)
@@ -30,15 +33,17 @@ func TestMonitoring(t *testing.T) {
 	s.CreatePods(probedPod()) // once it looks, so that there are rates
 	s.WaitReady(scene.Patience, "probed")
 
-	for panel, queries := range dashboard(t) {
-		for _, query := range queries {
-			p.Await(t, scene.Patience, panel+": "+query, func() error {
-				values, err := p.Query(query)
-				if err == nil && len(values) == 0 && !slices.Contains(quietPanels, panel) {
-					err = fmt.Errorf("no series")
-				}
-				return err
-			})
+	for file, quiet := range quietPanels {
+		for panel, queries := range dashboard(t, file) {
+			for _, query := range queries {
+				p.Await(t, scene.Patience, file+": "+panel+": "+query, func() error {
+					values, err := p.Query(query)
+					if err == nil && len(values) == 0 && !slices.Contains(quiet, panel) {
+						err = fmt.Errorf("no series")
+					}
+					return err
+				})
+			}
 		}
 	}
 	p.Await(t, scene.Patience, "a look at every alert", func() error {
@@ -58,10 +63,10 @@ func TestMonitoring(t *testing.T) {
 	})
 }
 
-// dashboard returns the queries of each panel, with Grafana's variables replaced.
-func dashboard(t *testing.T) map[string][]string {
+// dashboard returns the queries of each panel of a file, with Grafana's variables replaced.
+func dashboard(t *testing.T, file string) map[string][]string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(monitoring, "dashboard.json"))
+	text, err := os.ReadFile(filepath.Join(monitoring, file))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,15 +79,15 @@ func dashboard(t *testing.T) map[string][]string {
 	if err := json.Unmarshal(text, &d); err != nil {
 		t.Fatal(err)
 	}
+	variables := strings.NewReplacer("$instance", ".*", "$cluster", ".*", "$top", "5", "$__rate_interval", "1m")
 	queries := map[string][]string{}
 	for _, panel := range d.Panels {
 		for _, target := range panel.Targets {
-			queries[panel.Title] = append(queries[panel.Title],
-				strings.NewReplacer("$instance", ".*", "$__rate_interval", "1m").Replace(target.Expr))
+			queries[panel.Title] = append(queries[panel.Title], variables.Replace(target.Expr))
 		}
 	}
 	if len(queries) == 0 {
-		t.Fatal("the dashboard has no query")
+		t.Fatalf("%s has no query", file)
 	}
 	return queries
 }

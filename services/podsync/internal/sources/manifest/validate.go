@@ -24,14 +24,16 @@ const (
 
 // check collects what is wrong with a pod.
 type check struct {
-	pod  *v1.Pod
+	pod *v1.Pod
+	// api says that the pod is one of the API, or would be: it has been admitted there, and may run already.
+	api  bool
 	errs field.ErrorList
 }
 
 // validate says what the API server would refuse of a pod that has its defaults and, unless it is one of the API, what
 // a static pod may not have.
 func validate(p *v1.Pod, api bool) field.ErrorList {
-	c := &check{pod: p}
+	c := &check{pod: p, api: api}
 	c.errs = append(c.errs,
 		apivalidation.ValidateObjectMeta(&p.ObjectMeta, true, apivalidation.NameIsDNSSubdomain, field.NewPath("metadata"))...)
 	if errs := validation.IsDNS1123Label(p.Namespace); len(errs) > 0 &&
@@ -47,7 +49,7 @@ func validate(p *v1.Pod, api bool) field.ErrorList {
 	c.podSecurity(spec)
 	volumes := c.volumes(spec.Child("volumes"))
 	c.containers(spec, volumes)
-	if len(p.Spec.EphemeralContainers) > 0 {
+	if len(p.Spec.EphemeralContainers) > 0 && !api {
 		c.forbidden(spec.Child("ephemeralContainers"), "nothing can be debugged before it runs: remove it")
 	}
 	if len(c.errs) == 0 && !api {
@@ -108,7 +110,7 @@ func (c *check) placement(at *field.Path) {
 		c.invalid(at.Child("priorityClassName"), s.PriorityClassName,
 			validation.IsDNS1123Subdomain(s.PriorityClassName)...)
 	}
-	if len(s.SchedulingGates) > 0 {
+	if len(s.SchedulingGates) > 0 && !c.api {
 		c.forbidden(at.Child("nodeName"),
 			"cannot be set until all schedulingGates have been cleared: a static pod has its node, remove spec.schedulingGates")
 	}

@@ -139,7 +139,7 @@ func (c *check) projected(list *field.Path, sources []v1.VolumeProjection) {
 		if count != 1 {
 			c.forbidden(at, "must specify exactly 1 source: give each an entry of its own")
 		}
-		if s.ServiceAccountToken != nil {
+		if s.ServiceAccountToken != nil && !c.api {
 			c.forbidden(at.Child("serviceAccountToken"),
 				"must not be specified when serviceAccountName is not set, and static pods have none: remove it")
 		}

@@ -249,7 +249,12 @@ func TestTheListHasAStatusForEachPod(t *testing.T) {
 }
 
 func TestCheckPod(t *testing.T) {
-	const head = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers: [{name: c, image: i}]\n"
+	const (
+		head     = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers: [{name: c, image: i}]\n"
+		token    = "  volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: token}}]}}]\n"
+		debugged = "  ephemeralContainers: [{name: d, image: i}]\n"
+		gated    = "  schedulingGates: [{name: example.com/gate}]\n"
+	)
 	for _, c := range []struct {
 		name, manifest string
 		static         bool
@@ -261,6 +266,12 @@ func TestCheckPod(t *testing.T) {
 			"state:STATE_ADMITTED"},
 		{"a secret for a static pod", head + "  imagePullSecrets: [{name: s}]\n", true, admission.Result{},
 			"spec.imagePullSecrets[0]"},
+		{"a token, as the API server gives one to each pod", head + token, false, admission.Result{}, `state:STATE_ADMITTED`},
+		{"a token for a static pod", head + token, true, admission.Result{}, "serviceAccountToken"},
+		{"a pod that is debugged", head + debugged, false, admission.Result{}, `state:STATE_ADMITTED`},
+		{"a static pod that is debugged", head + debugged, true, admission.Result{}, "spec.ephemeralContainers"},
+		{"a pod with a gate", head + gated, false, admission.Result{}, `state:STATE_ADMITTED`},
+		{"a static pod with a gate", head + gated, true, admission.Result{}, "remove spec.schedulingGates"},
 		{"an unknown field", head + "  hostNetwerk: true\n", false, admission.Result{}, "hostNetwerk"},
 		{"a field that is not built",
 			head + "  volumes: [{name: v, iscsi: {targetPortal: a, iqn: iqn.2001-04.a:b, lun: 1}}]\n", false, admission.Result{}, `refused_fields:"spec.volumes[0].iscsi"`},
