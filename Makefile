@@ -280,6 +280,8 @@ $(TOOLS)/promtool: compose/tools/prometheus/go.mod
 monitoring-test: $(TOOLS)/promtool ### the alerts, with the real promtool
 	$(TOOLS)/promtool check rules deploy/monitoring/rules.yaml
 	$(TOOLS)/promtool test rules deploy/monitoring/rules-test.yaml
+	$(TOOLS)/promtool check rules deploy/monitoring/rollout-rules.yaml
+	$(TOOLS)/promtool test rules deploy/monitoring/rollout-rules-test.yaml
 
 .PHONY: cli-files
 cli-files: ### microlet's manual pages and shell completions, below bin/share as packages have them in /usr/share
