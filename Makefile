@@ -244,7 +244,7 @@ chart-test: build ### the Helm charts, with the real Helm: values, install, upgr
 	@$(STAGE) 'charts' $(E2E) -timeout 20m -v -tags long $(SCENARIOS)/charts
 
 .PHONY: packages-test
-packages-test: build cli-files ### install and remove the deb in a clean Debian, seconds; first the disk of the machine and the deb
+packages-test: build cli-files ### install, upgrade, downgrade and remove the deb in a clean Debian; first the disk of the machine and the deb
 	@$(STAGE) 'install and uninstall' scripts/install-test bin/microlet bin/share
 	@$(STAGE) 'rig programs and disk' $(RIG) build --with machine
 	@$(STAGE) 'packages' env ARCHITECTURES=$(ARCHITECTURE) scripts/packages '$(VERSION)' bin/packages-test

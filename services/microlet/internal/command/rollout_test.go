@@ -29,7 +29,7 @@ func repositoryFile(t *testing.T, path string) []byte {
 }
 
 // commandLines are the command lines of microlet in a text, from its name to the end of the command.
-var commandLines = regexp.MustCompile(`(?m)(?:^|[\s"(|])microlet ((?:status|check|explain|pods|logs|restart|version|debug|health)\b[^\n\x60|&;)"#]*)`)
+var commandLines = regexp.MustCompile(`(?m)(?:^|[\s"(|\x60])microlet ((?:status|check|explain|pods|logs|restart|version|debug|health)\b[^\n\x60|&;)"#]*)`)
 
 // Each command of microlet that the roll-out's page and files call is there, with its flags.
 func TestRolloutCommands(t *testing.T) {
