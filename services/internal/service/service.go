@@ -195,8 +195,8 @@ func (s *Service) Go(name string, f func(ctx context.Context) error) {
 func (s *Service) Started(status string) { s.report(status) }
 
 // Ready says that the service does its work: READY to the supervisor, SERVING to who asks for its
-// health. The status is for the operator. Calling it again changes the status. Before Run the supervisor hears of it only
-// once Run has opened the sockets: who waits for READY may connect at once.
+// health. The status is for the operator. Calling it again changes the status. Before Run, the supervisor hears of it
+// only once Run has opened the sockets: who waits for READY may connect at once.
 func (s *Service) Ready(status string) {
 	s.mu.Lock()
 	first := !s.ready

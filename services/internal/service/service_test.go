@@ -134,8 +134,8 @@ func TestLifeOfAService(t *testing.T) {
 	}
 }
 
-// A service that reports that it is ready before Run has its sockets open when the supervisor hears of it: what waits for
-// READY, such as microlet debug bundle after microlet status --wait, looks for them at once.
+// A service that reports that it is ready before Run has its sockets open when the supervisor hears of it: what waits
+// for READY, such as microlet debug bundle after microlet status --wait, looks for them at once.
 func TestReadyAfterTheSocketsAreOpen(t *testing.T) {
 	for name, report := range map[string]func(*Service){
 		"Ready":   func(s *Service) { s.Ready("serving") },

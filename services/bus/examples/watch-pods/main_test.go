@@ -71,10 +71,13 @@ func TestWatchPods(t *testing.T) {
 	change := time.NewTicker(100 * time.Millisecond)
 	defer change.Stop()
 	for n, end := 0, time.After(time.Minute); ; n++ {
-		w.Put(subject.PodKey("uid-1"), &podsyncv1.PodStatus{SandboxId: strings.Repeat("s", n%2+1), PodIps: []string{"10.0.0.7"}})
+		w.Put(subject.PodKey("uid-1"), &podsyncv1.PodStatus{
+			SandboxId: strings.Repeat("s", n%2+1), PodIps: []string{"10.0.0.7"},
+		})
 		select {
 		case line, ok := <-lines:
-			if !ok || !strings.HasPrefix(line, "uid-1 sandbox s") || !strings.HasSuffix(line, "addresses [10.0.0.7] containers 0") {
+			if !ok || !strings.HasPrefix(line, "uid-1 sandbox s") ||
+				!strings.HasSuffix(line, "addresses [10.0.0.7] containers 0") {
 				t.Errorf("the program prints %q", line)
 			}
 			return
