@@ -244,7 +244,7 @@ chart-test: build ### the Helm charts, with the real Helm: values, install, upgr
 	@$(STAGE) 'charts' $(E2E) -timeout 20m -v -tags long $(SCENARIOS)/charts
 
 .PHONY: packages-test
-packages-test: build cli-files ### install and remove the deb in a clean Debian, seconds; first the disk of the machine and the deb
+packages-test: build cli-files ### install, upgrade, downgrade and remove the deb in a clean Debian; first the disk of the machine and the deb
 	@$(STAGE) 'install and uninstall' scripts/install-test bin/microlet bin/share
 	@$(STAGE) 'rig programs and disk' $(RIG) build --with machine
 	@$(STAGE) 'packages' env ARCHITECTURES=$(ARCHITECTURE) scripts/packages '$(VERSION)' bin/packages-test
@@ -280,6 +280,8 @@ $(TOOLS)/promtool: compose/tools/prometheus/go.mod
 monitoring-test: $(TOOLS)/promtool ### the alerts, with the real promtool
 	$(TOOLS)/promtool check rules deploy/monitoring/rules.yaml
 	$(TOOLS)/promtool test rules deploy/monitoring/rules-test.yaml
+	$(TOOLS)/promtool check rules deploy/monitoring/rollout-rules.yaml
+	$(TOOLS)/promtool test rules deploy/monitoring/rollout-rules-test.yaml
 
 .PHONY: cli-files
 cli-files: ### microlet's manual pages and shell completions, below bin/share as packages have them in /usr/share

@@ -53,6 +53,7 @@ func (s *Service) Run(ctx context.Context) error {
 		return errors.Join(err, api.Close())
 	}
 	s.dropListeners()
+	s.reportHeld()
 
 	group, ctx := run.New(ctx)
 	group.Go("grpc", func(ctx context.Context) error {

@@ -61,6 +61,9 @@ type Service struct {
 	group   *run.Group
 	waiting []task
 	ready   bool
+	// open says that Run has opened the sockets; until then what Ready and Started report waits in held.
+	open bool
+	held []string
 }
 
 type task struct {
@@ -188,11 +191,12 @@ func (s *Service) Go(name string, f func(ctx context.Context) error) {
 
 // Started reports READY to the supervisor for a service with a running loop that waits for others before it does all of
 // its work, such as a source of pods. The supervisor must not count that as a failed start. Its health stays
-// NOT_SERVING until Ready. The status is for the operator.
-func (s *Service) Started(status string) { s.notify(run.NotifyReady, run.NotifyStatus+status) }
+// NOT_SERVING until Ready. The status is for the operator. Before Run it waits for Run, as with Ready.
+func (s *Service) Started(status string) { s.report(status) }
 
 // Ready says that the service does its work: READY to the supervisor, SERVING to who asks for its
-// health. The status is for the operator. Calling it again changes the status.
+// health. The status is for the operator. Calling it again changes the status. Before Run, the supervisor hears of it
+// only once Run has opened the sockets: who waits for READY may connect at once.
 func (s *Service) Ready(status string) {
 	s.mu.Lock()
 	first := !s.ready
@@ -203,7 +207,32 @@ func (s *Service) Ready(status string) {
 		s.setServing(true)
 		s.Log.Info("service is ready", "status", status, logkey.After, time.Since(s.started).Round(time.Millisecond))
 	}
-	s.notify(run.NotifyReady, run.NotifyStatus+status)
+	s.report(status)
+}
+
+// report sends READY and the status to the supervisor, or keeps them until the sockets are open.
+func (s *Service) report(status string) {
+	states := []string{run.NotifyReady, run.NotifyStatus + status}
+	s.mu.Lock()
+	if !s.open {
+		s.held = states
+		s.mu.Unlock()
+		return
+	}
+	s.mu.Unlock()
+	s.notify(states...)
+}
+
+// reportHeld sends what was reported before the sockets were open.
+func (s *Service) reportHeld() {
+	s.mu.Lock()
+	s.open = true
+	held := s.held
+	s.held = nil
+	s.mu.Unlock()
+	if held != nil {
+		s.notify(held...)
+	}
 }
 
 // Waiting says what keeps the service from being ready; it is for the operator.

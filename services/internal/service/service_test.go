@@ -134,6 +134,33 @@ func TestLifeOfAService(t *testing.T) {
 	}
 }
 
+// A service that reports that it is ready before Run has its sockets open when the supervisor hears of it: what waits
+// for READY, such as microlet debug bundle after microlet status --wait, looks for them at once.
+func TestReadyAfterTheSocketsAreOpen(t *testing.T) {
+	for name, report := range map[string]func(*Service){
+		"Ready":   func(s *Service) { s.Ready("serving") },
+		"Started": func(s *Service) { s.Started("serving") },
+	} {
+		s := newTestService(t, role.Podsync, nil)
+		open := make(chan error, 1)
+		s.notify = func(states ...string) {
+			if slices.Equal(states, []string{run.NotifyReady, "STATUS=serving"}) {
+				_, grpcSocket := os.Stat(s.Config.Socket(s.Role))
+				_, metricsSocket := os.Stat(s.Config.MetricsSocket(s.Role))
+				open <- errors.Join(grpcSocket, metricsSocket)
+			}
+		}
+		report(s)
+		stop := start(t, s)
+		if err := <-open; err != nil {
+			t.Errorf("%s: the supervisor hears of it and there is no socket: %v", name, err)
+		}
+		if err := stop(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func get(t *testing.T, s *Service, path string) (int, string) {
 	t.Helper()
 	return sockethttp.Get(t, s.Config.MetricsSocket(s.Role), path)

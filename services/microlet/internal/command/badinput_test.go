@@ -67,7 +67,7 @@ var badInputs = []badInput{
 	{"prepare extra", []string{`"extra"`, "takes nothing else"}},
 	{"status --wait --timeout=soon", []string{"--timeout=soon", "duration"}},
 	{"status -w --exit-code", []string{"--watch", "--exit-code"}},
-	{"restart all", []string{`"all"`, "no service"}},
+	{"restart alll", []string{`"alll"`, "no service"}},
 	{"restart pleg bus", []string{`"bus"`, "one too many"}},
 	{"logs podsync --tail=many", []string{"--tail=many", "whole number"}},
 	{"pods --namespace", []string{"--namespace", "value is missing"}},
@@ -82,7 +82,8 @@ var badInputs = []badInput{
 	{"-q", []string{"-q", "unknown"}},
 	{"version now", []string{`"now"`, "takes nothing else"}},
 	{"version -o xml", []string{`"xml"`, `"json"`, `"yaml"`}},
-	{"version --short", []string{"--short", "unknown"}},
+	{"version --short -o json", []string{"--short", "--output=json"}},
+	{"version --shrt", []string{"--shrt", "unknown"}},
 	// Flags of up.
 	{"up extra", []string{`"extra"`, "takes nothing else"}},
 	{"up -", []string{`"-"`, "takes nothing else"}},

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,10 +34,11 @@ func newBundle() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bundle",
 		Short: "Write status, configuration, logs, metrics and profiles into one archive, without secrets",
-		Long: "Write status, versions, pods, configuration, the newest log lines, metrics, goroutine profiles and the\n" +
-			"state of this machine into one archive. Passwords, tokens and keys are replaced; names of pods, images\n" +
-			"and hosts are not. What cannot be had is left out, and missing.txt in the archive says why. Only root\n" +
-			"may do this.",
+		Long: "Write status, versions, pods, configuration, the newest log lines, the journal of the agent's units, the\n" +
+			"kernel's log, metrics, goroutine profiles and the state of this machine into one archive. Passwords,\n" +
+			"tokens and keys are replaced; names of pods, images and hosts are not. What cannot be had is left out,\n" +
+			"and missing.txt in the archive says why. Only root may do this.\n" +
+			"It ends with 3 if the archive lacks the status or the pods, as when the agent does not run.",
 		Args: service.NoArguments,
 	}
 	addRuntimeDir(cmd, &cfg)
@@ -67,8 +69,8 @@ func unread(err error) error {
 func writeBundle(ctx context.Context, cmd *cobra.Command, cfg *service.Config, output string, now time.Time) error {
 	sources := bundleSources(ctx, cfg)
 	if output == "-" {
-		_, err := debugbundle.Write(ctx, cmd.OutOrStdout(), sources, now)
-		return err
+		missing, err := debugbundle.Write(ctx, cmd.OutOrStdout(), sources, now)
+		return errors.Join(err, lacks(missing))
 	}
 	f, err := os.OpenFile(output, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -83,20 +85,43 @@ func writeBundle(ctx context.Context, cmd *cobra.Command, cfg *service.Config, o
 	if len(missing) > 0 {
 		fmt.Fprintf(w, "Left out are %s; missing.txt says why.\n", strings.Join(missing, ", "))
 	}
-	return nil
+	return lacks(missing)
+}
+
+// What a report cannot do without.
+const (
+	statusFile = "status.json"
+	podsFile   = "pods.json"
+)
+
+// lacks is the error of an archive that has been written and does not say what the agent does.
+func lacks(missing []string) error {
+	var lost []string
+	for _, name := range []string{statusFile, podsFile} {
+		if slices.Contains(missing, name) {
+			lost = append(lost, name)
+		}
+	}
+	if len(lost) == 0 {
+		return nil
+	}
+	return service.ExitError{Code: notReady, Err: fmt.Errorf(
+		"the archive lacks %s: see missing.txt in it, start the agent if it does not run, and collect again",
+		strings.Join(lost, " and "))}
 }
 
 // bundleSources are the files of the archive. Services that are not there have none.
 func bundleSources(ctx context.Context, cfg *service.Config) []debugbundle.Source {
 	sources := []debugbundle.Source{
 		{Name: "version.json", Collect: asJSON(func(context.Context) (any, error) { return thisVersion(), nil })},
-		{Name: "status.json", Collect: asJSON(func(ctx context.Context) (any, error) {
+		{Name: statusFile, Collect: asJSON(func(ctx context.Context) (any, error) {
 			return askStatus(ctx, cfg)
 		})},
-		{Name: "pods.json", Collect: asJSON(func(ctx context.Context) (any, error) { return listPods(ctx, cfg, "") })},
+		{Name: podsFile, Collect: asJSON(func(ctx context.Context) (any, error) { return listPods(ctx, cfg, "") })},
 		{Name: "files.txt", Collect: func(context.Context) ([]byte, error) { return listFiles(cfg.RuntimeDir) }},
 	}
 	sources = append(sources, machineSources()...)
+	sources = append(sources, systemLogs()...)
 	sources = append(sources, configSources(cfg)...)
 	return append(sources, processSources(ctx, cfg)...)
 }

@@ -19,6 +19,8 @@ import (
 const (
 	restartTimeout = time.Minute
 	restartLook    = 200 * time.Millisecond
+	// allServices is in place of the name of one service.
+	allServices = "all"
 )
 
 func newRestart() *cobra.Command {
@@ -26,28 +28,40 @@ func newRestart() *cobra.Command {
 	timeout := restartTimeout
 	cmd := &cobra.Command{
 		Use:   "restart SERVICE",
-		Short: "Restart one service, and wait until it is ready",
+		Short: "Restart one service or, with \"all\", one after the other, and wait until it is ready",
 		Long: "Restart one service, such as pleg, and wait until it is ready. Its pods go on running, and so do the\n" +
 			"other services. Of a service with several replicas, they are restarted one after the other; prober.1\n" +
 			"names one of them. The service starts with the flags that \"microlet up\" was started with. Only root\n" +
-			"may do this.",
-		Example: "  microlet restart pleg",
-		Args:    service.OneArgument("a service"),
+			"may do this.\n" +
+			"\"all\" restarts one service after the other, and stops at the first that does not become ready. After an\n" +
+			"upgrade of the binary each starts from the new one. \"microlet up\" itself goes on as it is, and so do\n" +
+			"services that units or containers start.",
+		Example: "  microlet restart pleg\n  microlet restart all",
+		Args:    service.OneArgument("a service, or all"),
 	}
 	addRuntimeDir(cmd, &cfg)
 	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "how long to wait for each process")
-	cmd.ValidArgsFunction = completeServices
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+		names, directive := completeServices(cmd, args, word)
+		if len(args) == 0 {
+			names = append(names, allServices)
+		}
+		return names, directive
+	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := checkPositive("timeout", timeout); err != nil {
 			return err
 		}
 		service, _, _ := strings.Cut(args[0], ".")
-		if _, err := findRole(service); err != nil {
+		unit := "microlet-" + service
+		if service == allServices {
+			unit = "'microlet-*'"
+		} else if _, err := findRole(service); err != nil {
 			return err
 		}
 		r := &restarter{socket: cfg.Socket(role.Up), timeout: timeout, out: cmd.OutOrStdout()}
 		return withoutSupervisor(r.restart(run.Signals(cmd.Context()), args[0]), cfg.RuntimeDir,
-			"restart "+service+" there, such as with systemctl restart microlet-"+service)
+			"restart "+service+" there, such as with systemctl restart "+unit)
 	}
 	return cmd
 }
@@ -70,7 +84,17 @@ type restarter struct {
 	out     io.Writer
 }
 
-// restart restarts the process of this name, or all replicas of the service.
+// isTarget reports whether the name asks for a process: by its own name, by its service's, or as one of all that the
+// supervisor runs.
+func isTarget(p Process, name string) bool {
+	of, _, _ := strings.Cut(p.Service, ".")
+	if name == allServices {
+		return of != string(role.Up) && p.State != "external" && p.State != stateOnDemand
+	}
+	return p.Service == name || of == name
+}
+
+// restart restarts the process of this name, all replicas of the service, or all services.
 func (r *restarter) restart(ctx context.Context, name string) error {
 	before, err := askUp(ctx, r.socket)
 	if err != nil {
@@ -78,7 +102,7 @@ func (r *restarter) restart(ctx context.Context, name string) error {
 	}
 	var targets []Process
 	for _, p := range before.Processes {
-		if of, _, _ := strings.Cut(p.Service, "."); p.Service == name || of == name {
+		if isTarget(p, name) {
 			targets = append(targets, p)
 		}
 	}

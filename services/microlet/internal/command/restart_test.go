@@ -74,7 +74,34 @@ func TestRestartCommand(t *testing.T) {
 			t.Errorf("%q: %s", c.args, got)
 		}
 	}
-	if out, err := execute(t, "__complete", "restart", ""); err != nil || !strings.HasPrefix(out, "bus\npodsync\npleg\n") {
+	out, err = execute(t, "__complete", "restart", "")
+	if err != nil || !strings.HasPrefix(out, "bus\npodsync\npleg\n") || !strings.Contains(out, "\nall\n") {
 		t.Errorf("completes %q, %v", out, err)
+	}
+}
+
+// With "all" each service that the supervisor runs is restarted, and none that something else starts or nothing needs.
+func TestRestartAll(t *testing.T) {
+	u := &fakeUp{processes: []*supervisorv1.Process{
+		process("up", supervisorv1.State_STATE_READY, 7, -1),
+		process("bus", supervisorv1.State_STATE_READY, 8, time.Second),
+		process("pleg", supervisorv1.State_STATE_EXTERNAL, 9, time.Second),
+		process("prober", supervisorv1.State_STATE_READY, 10, time.Second),
+		process("prober.1", supervisorv1.State_STATE_READY, 11, time.Second),
+		process("resources", supervisorv1.State_STATE_ON_DEMAND, 0, -1),
+	}}
+	dir := u.serve(t)
+	out, err := execute(t, "restart", "all", "--runtime-dir="+dir)
+	if _, restarted := u.got(); err != nil || restarted != "bus prober prober.1" {
+		t.Errorf("%v, %q\n%s", err, restarted, out)
+	}
+	// The first that does not become ready is the last.
+	u = &fakeUp{processes: []*supervisorv1.Process{
+		process("stats", supervisorv1.State_STATE_READY, 8, time.Second),
+		process("evictor", supervisorv1.State_STATE_READY, 9, time.Second),
+	}}
+	got := refused(t, "restart", "all", "--timeout=1s", "--runtime-dir="+u.serve(t))
+	if _, restarted := u.got(); restarted != "stats" || !strings.Contains(got, "stats is not ready 1s after") {
+		t.Errorf("%q: %s", restarted, got)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/microlet/microlet/services/internal/kubeversion"
+	"github.com/microlet/microlet/services/internal/telemetry"
 )
 
 // An operator finds the few flags of microlet before the many of the kubelet, and none that only programs set.
@@ -56,6 +57,9 @@ func TestVersion(t *testing.T) {
 	v := Version{}
 	if err != nil || json.Unmarshal([]byte(out), &v) != nil || v != thisVersion() || v.Kubernetes != release {
 		t.Errorf("%q, %v", out, err)
+	}
+	if out, err := execute(t, "version", "--short"); err != nil || out != telemetry.Version+"\n" {
+		t.Errorf("version --short: %q, %v", out, err)
 	}
 	if out, err := execute(t, "up", "--version"); err != nil || out != "Kubernetes "+release+"\n" {
 		t.Errorf("up --version: %q, %v", out, err)

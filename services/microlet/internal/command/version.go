@@ -34,15 +34,23 @@ func (v Version) String() string {
 }
 
 func newVersion() *cobra.Command {
-	output := outputText
+	output, short := outputText, false
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version, and that of Kubernetes which it stands for",
 		Args:  service.NoArguments,
 	}
 	addOutput(cmd, &output, outputText)
+	cmd.Flags().BoolVar(&short, "short", short, "print the version of microlet alone, such as v0.1.0")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := checkOutput(output, outputText); err != nil {
+			return err
+		}
+		if short {
+			if output != outputText {
+				return fmt.Errorf("--short prints text, and --output=%s asks for something else: leave out one of them", output)
+			}
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), thisVersion().Version)
 			return err
 		}
 		if output != outputText {
