@@ -135,7 +135,8 @@ func (p shownPanel) verify(t *testing.T, id int) {
 		t.Errorf("panel %q has no query", p.Title)
 	}
 	for _, target := range p.Targets {
-		if selectors := strings.Count(target.Expr, "{"); strings.Count(target.Expr, `cluster=~"$cluster"`) != selectors || selectors == 0 {
+		selectors, clusters := strings.Count(target.Expr, "{"), strings.Count(target.Expr, `cluster=~"$cluster"`)
+		if selectors == 0 || clusters != selectors {
 			t.Errorf("panel %q has a selector without the cluster: %s", p.Title, target.Expr)
 		}
 		if target.LegendFormat == "" && p.Type != "table" {
@@ -151,7 +152,8 @@ func (p shownPanel) overlaps(other shownPanel) bool {
 
 var variable = regexp.MustCompile(`\$(\w+)`)
 
-// verifyVariables reports variables of queries that the dashboard does not have. Those of Grafana begin with two underscores.
+// verifyVariables reports variables of queries that the dashboard does not have. Those of Grafana begin with two
+// underscores.
 func (d shown) verifyVariables(t *testing.T) {
 	t.Helper()
 	known := map[string]bool{}

@@ -23,8 +23,8 @@ var quietPanels = map[string][]string{
 	"fleet.json":     {"Alerts", "Rejected, refused and evicted pods"},
 }
 
-// TestMonitoring has the real Prometheus evaluate the alerts and every query of the dashboards on what a node serves. No
-// alert fires, and no panel stays empty because of a wrong name or label.
+// TestMonitoring has the real Prometheus evaluate the alerts and every query of the dashboards on what a node serves.
+// No alert fires, and no panel stays empty because of a wrong name or label.
 func TestMonitoring(t *testing.T) {
 	scene.Shared.UseMicrolet(t)
 	s := scene.New(t)
