@@ -19,8 +19,8 @@ func TestResizeOfTheKubelet(t *testing.T) {
 	upAndDown(t, func(*scene.Scene) {})
 }
 
-// TestResizeBeforeTheStartOfTheKubelet shows a difference: the kubelet looks at the cgroup of a pod whose init container
-// runs when that container is resized, and not when another one is. It has the old amounts until then.
+// TestResizeBeforeTheStartOfTheKubelet shows a difference: the kubelet sets the cgroup of a pod whose init container
+// runs when that container is resized, and not when another one is. The cgroup has the old amounts until then.
 func TestResizeBeforeTheStartOfTheKubelet(t *testing.T) {
 	scene.Shared.SwitchTo(t, rig.AgentKubelet)
 	s, name := early(t)

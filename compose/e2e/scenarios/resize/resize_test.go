@@ -22,8 +22,8 @@ func TestResize(t *testing.T) {
 	upAndDown(t, func(s *scene.Scene) { s.Signal(t, syscall.SIGKILL, role.Podsync) })
 }
 
-// TestResizeBeforeTheStart resizes a container that has not started, since an init container runs. The cgroup of the pod
-// changes at once.
+// TestResizeBeforeTheStart resizes a container that has not started, since an init container runs. The cgroup of the
+// pod changes at once.
 func TestResizeBeforeTheStart(t *testing.T) {
 	scene.Shared.UseMicrolet(t)
 	s, name := early(t)
