@@ -81,11 +81,6 @@ func TestResizesAreHandedOver(t *testing.T) {
 	w.Untouched()
 }
 
-// to sets the first container's resources.
-func to(size int64) func(*corev1.PodSpec) {
-	return func(spec *corev1.PodSpec) { setLimits(&spec.Containers[0], size) }
-}
-
 // takes returns nil when a pod takes that much memory, by its cgroup.
 func takes(s *scene.Scene, name string, want int64) error {
 	pod := s.Record.View().Pod(s.Namespace, name)

@@ -160,3 +160,8 @@ func beyond(allocatable resource.Quantity) func(*corev1.PodSpec) {
 		set(&spec.Containers[0].Resources)
 	}
 }
+
+// to sets the first container's resources.
+func to(size int64) func(*corev1.PodSpec) {
+	return func(spec *corev1.PodSpec) { setLimits(&spec.Containers[0], size) }
+}

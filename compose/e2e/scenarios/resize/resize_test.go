@@ -22,6 +22,28 @@ func TestResize(t *testing.T) {
 	upAndDown(t, func(s *scene.Scene) { s.Signal(t, syscall.SIGKILL, role.Podsync) })
 }
 
+// TestResizeBeforeTheStart resizes a container that has not started, since an init container runs. The cgroup of the
+// pod changes at once.
+func TestResizeBeforeTheStart(t *testing.T) {
+	scene.Shared.UseMicrolet(t)
+	s, name := early(t)
+	scene.Await(t, scene.Patience, "the resources to agree", func() error { return s.AgreeOnResources(name) })
+}
+
+// early resizes the container of a pod that waits for an init container, and that container alone. The cgroup of the
+// pod is to shrink.
+func early(t *testing.T) (s *scene.Scene, name string) {
+	t.Helper()
+	s = scene.New(t)
+	i := slices.IndexFunc(kinds, func(k kind) bool { return k.unready })
+	p := kinds[i].pod(s, kinds[i].name, least)
+	setLimits(&p.Spec.Containers[0], most)
+	createPods(s, nil, []string{p.Name}, p)
+	s.Resize(p.Name, func(spec *corev1.PodSpec) { setLimits(&spec.Containers[0], least) })
+	s.Wait(scene.Patience, "the resize", s.AreResized(p.Name))
+	return s, p.Name
+}
+
 // upAndDown resizes pods of each kind and has something disturb that.
 func upAndDown(t *testing.T, disturb func(*scene.Scene)) {
 	t.Helper()
@@ -84,6 +106,13 @@ func createAll(s *scene.Scene, of int, size func() int64) (names []string) {
 			ready = append(ready, p.Name)
 		}
 	}
+	createPods(s, ready, unready, pods...)
+	return names
+}
+
+// createPods creates pods, of which some get ready, and of which others have a container that runs.
+func createPods(s *scene.Scene, ready, unready []string, pods ...*corev1.Pod) {
+	s.T.Helper()
 	s.CreatePods(pods...)
 	s.WaitReady(scene.Patience, ready...)
 	s.Wait(scene.Patience, "the first init containers", func(v record.View) error {
@@ -94,7 +123,6 @@ func createAll(s *scene.Scene, of int, size func() int64) (names []string) {
 		}
 		return nil
 	})
-	return names
 }
 
 // keepsContainers judges from all that was seen of a pod that no container of it has started again that its policy does

@@ -64,7 +64,7 @@ func (m *Manager) SetPod(p *v1.Pod, before, after pod.CgroupLimits) error {
 	if before.MemoryProtected != after.MemoryProtected {
 		r.unified[ProtectedFile(p)] = strconv.FormatInt(after.MemoryProtected, 10)
 	}
-	if err := m.write(m.podName(p), r); err != nil {
+	if err := m.writePod(m.podName(p), r); err != nil {
 		return fmt.Errorf("set the limits of the cgroup of pod %s/%s: %w", p.Namespace, p.Name, err)
 	}
 	return nil

@@ -3,6 +3,8 @@ package pods
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -192,4 +194,50 @@ func TestAResizeThatFailedIsTakenBack(t *testing.T) {
 		n.resize(resizedPod(p, sizes("100m", "900m", "", "")))
 		n.want("has", n.has("a", "c"), "memory=none cpu=900 shares=102")
 	})
+}
+
+// TestTheCgroupOfAPodFollowsEachGrant when what changes is only what a container has that does not run.
+func TestTheCgroupOfAPodFollowsEachGrant(t *testing.T) {
+	large, small := sizes("", "500m", "", "8Ki"), sizes("", "200m", "", "4Ki")
+	for name, test := range map[string]struct {
+		change func(p *v1.Pod)
+		wait   func(n *resizedNode)
+		runs   string
+	}{
+		"an init container runs": {
+			change: func(p *v1.Pod) {
+				p.Spec.InitContainers = []v1.Container{{Name: "i", Image: p.Spec.Containers[0].Image, Resources: small}}
+			},
+			wait: func(*resizedNode) {}, runs: "i",
+		},
+		"it waits for its restart": {
+			change: func(*v1.Pod) {},
+			wait: func(n *resizedNode) {
+				for range 2 { // the first restart is at once
+					n.exit("c")
+					n.wait(time.Second)
+				}
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newResizedNode(t)
+				p := resizedPod(testPod("a"), large)
+				test.change(p)
+				n.apply(p)
+				test.wait(n)
+				if test.runs != "" {
+					n.want("what runs", slices.Collect(maps.Keys(n.ids("a"))), []string{test.runs})
+				} else {
+					n.want("what runs", n.ids("a"), map[string]string{})
+				}
+				smaller := resizedPod(p, small)
+				n.resize(smaller)
+				n.want("the pod", n.groups.limits("a"), cgroupLimits(smaller))
+				n.resize(p)
+				n.want("the pod again", n.groups.limits("a"), cgroupLimits(p))
+			})
+		})
+	}
 }
