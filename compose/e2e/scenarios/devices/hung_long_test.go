@@ -22,7 +22,6 @@ func TestHungPlugin(t *testing.T) {
 	for _, method := range []string{deviceplugin.Allocate, deviceplugin.PreStart} {
 		t.Run(method, func(t *testing.T) {
 			d := newHanging(t)
-			d.Plan.PreStart = true
 			d.hangs(method, func() {
 				d.Follow(deviceplugin.Rule{Method: method, Hold: true})
 			}, func() { d.Follow() })
@@ -47,7 +46,12 @@ type hanging struct{ *scene.DevicePlugin }
 func newHanging(t *testing.T) *hanging {
 	t.Helper()
 	scene.Shared.UseMicrolet(t)
-	return &hanging{scene.New(t).StartDevicePlugin("device", "a", "b")}
+	d := scene.New(t).NewDevicePlugin("device", "a", "b")
+	d.Plan.PreStart = true // an agent asks for a plugin's options once
+	d.Follow()
+	d.Start()
+	d.HasDevices(2, 2)
+	return &hanging{d}
 }
 
 // hangs measures other pods without what hangs and beside it, in turn. The pod that asks for a device runs when it goes
