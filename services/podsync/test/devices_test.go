@@ -190,8 +190,8 @@ func TestAPodIsRejectedForItsDevice(t *testing.T) {
 	})
 }
 
-// A podsync that starts again lets the pod run without a question. It starts its container again once resources has said
-// what that has: the bus, which has it too, could forge it. The status follows the device's health on the bus.
+// A podsync that starts again lets the pod run without a question. It starts its container when resources has said what
+// that has: the bus, which has it too, could forge it. The status follows the device's health on the bus.
 func TestADeviceOutlivesPodsync(t *testing.T) {
 	n := newNode(t)
 	reads := n.reads()

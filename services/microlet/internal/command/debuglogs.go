@@ -43,7 +43,7 @@ func readJournal(ctx context.Context) ([]byte, error) {
 		args = append(args, "--unit="+unit)
 	}
 	var out, said bytes.Buffer
-	cmd := exec.CommandContext(ctx, "journalctl", args...)
+	cmd := exec.CommandContext(ctx, "journalctl", args...) //nolint:gosec // args are those above
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &out, &said, journalDelay
 	if err := cmd.Run(); err != nil {
 		return nil, fmt.Errorf("journalctl: %w", errors.Join(err, saidError(said.String())))

@@ -143,7 +143,7 @@ func TestARestartDialsFirst(t *testing.T) {
 	})
 }
 
-// TestARegistrationOutlivesAKill: a plugin that was told that it is registered does not register again, since the socket
+// TestARegistrationOutlivesAKill: a plugin that knows that it is registered does not register again, since the socket
 // stays. So the file has it by then, however short before another write was.
 func TestARegistrationOutlivesAKill(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
