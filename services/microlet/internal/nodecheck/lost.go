@@ -25,8 +25,8 @@ var managerFiles = []struct{ name, manager, policy string }{
 	{"memory_manager_state", "memoryManagerPolicy", "Static"},
 }
 
-// lost looks for what a kubelet of this node had, and microlet has not. Device plugins register again, and pods keep their
-// devices. Topology hints of devices count only with a topologyManagerPolicy that stops the start.
+// lost looks for what a kubelet of this node had, and microlet has not. Device plugins register again, and pods keep
+// their devices. Topology hints of devices count only with a topologyManagerPolicy that stops the start.
 func (h Host) lost(r *report, k *kubeletconfig.Config) {
 	for _, f := range managerFiles {
 		var state struct{ PolicyName string }
