@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/proto"
+	"k8s.io/apimachinery/pkg/types"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
@@ -38,6 +39,7 @@ func content() Content {
 		},
 		Registered: map[string][]string{"a.b/c": {"w", "x", "y"}, "a.b/d": {}},
 		Plugins:    []Plugin{{"a.b/c", "/p/c.sock", true}, {"a.b/c", "/p/d.sock", false}},
+		Gone:       []types.UID{"uid-1"},
 	}
 }
 
@@ -55,7 +57,8 @@ func equal(a, b Content) bool {
 			return false
 		}
 	}
-	return reflect.DeepEqual(a.Registered, b.Registered) && reflect.DeepEqual(a.Plugins, b.Plugins)
+	return reflect.DeepEqual(a.Registered, b.Registered) && reflect.DeepEqual(a.Plugins, b.Plugins) &&
+		reflect.DeepEqual(a.Gone, b.Gone)
 }
 
 func TestWhatIsWrittenIsRead(t *testing.T) {
