@@ -20,7 +20,6 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	kubeletfile "github.com/microlet/microlet/services/internal/checkpoint"
-	"github.com/microlet/microlet/services/resources/internal/devices/internal/answer"
 )
 
 const (
@@ -165,11 +164,9 @@ func (e PodDevicesEntry) read() (Entry, error) {
 		Pod: types.UID(e.PodUID), Container: e.ContainerName, Resource: e.ResourceName,
 		Devices: map[string][]int64{}, Answer: &pluginapi.ContainerAllocateResponse{},
 	}
-	err := proto.Unmarshal(e.AllocResp, read.Answer)
-	if err == nil {
-		err = answer.Container(read.Answer)
-	}
-	if err != nil {
+	// An answer that this node would refuse is kept: the kubelet has started a container with it, which runs and has the
+	// devices. podsync judges what the next one gets.
+	if err := proto.Unmarshal(e.AllocResp, read.Answer); err != nil {
 		return Entry{}, fmt.Errorf("AllocResp of pod %s, container %s: %w", e.PodUID, e.ContainerName, err)
 	}
 	for node, ids := range e.DeviceIDs {

@@ -118,6 +118,27 @@ func TestABadEntryIsLeftOut(t *testing.T) {
 	}
 }
 
+// TestAnAnswerThatTheKubeletTook: the container runs, so that no other pod may have its devices.
+func TestAnAnswerThatTheKubeletTook(t *testing.T) {
+	dir := t.TempDir()
+	f, _, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := content()
+	want.Entries[0].Answer = &pluginapi.ContainerAllocateResponse{
+		Envs:        map[string]string{"LONG": strings.Repeat("x", 300<<10)},
+		Annotations: map[string]string{"with space": "1"},
+		Devices:     []*pluginapi.DeviceSpec{{ContainerPath: "/dev/x", HostPath: "/dev/x", Permissions: "mrwm"}},
+	}
+	if err := f.Store(want); err != nil {
+		t.Fatal(err)
+	}
+	if _, c, err := Open(dir); err != nil || !equal(c, want) {
+		t.Errorf("it has %d entries, %v", len(c.Entries), err)
+	}
+}
+
 func TestABadFileIsSetAside(t *testing.T) {
 	for _, text := range []string{"", "{", `{"Data":{},"Checksum":1}`, `{"Data":{"PodDeviceEntries":1},"Checksum":1}`} {
 		dir := write(t, text)
