@@ -45,7 +45,7 @@ func Run(ctx context.Context, cfg Config) error {
 		Metrics: s.Metrics, Log: s.Log, Changed: published.Note,
 	})
 	node := &pods{known: make(chan struct{})}
-	retired := retirement.New(node, manager.Forget)
+	retired := retirement.New(node, manager.Leave)
 	node.view = nodepods.Watch(s.Bus, s.Log, func(uid string) { retired.Note(types.UID(uid)) })
 
 	resourcesv1.RegisterResourcesServiceServer(s.GRPC, server.New(manager, retired.Asked))

@@ -3,6 +3,7 @@ package command
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -52,6 +53,21 @@ func TestBundleWithoutAnAgent(t *testing.T) {
 	}
 }
 
+// Of a long journal the archive has what happened last, and nothing of a key whose beginning is left out.
+func TestBundleHasTheEndOfALongJournal(t *testing.T) {
+	asJournalctl(t, `echo "-----BEGIN PRIVATE KEY-----"
+echo hunter2
+head -c 5000 /dev/zero | tr '\0' x
+echo "-----END PRIVATE KEY-----"
+yes "$(head -c 700 /dev/zero | tr '\0' y)" | head -n `+fmt.Sprint(journalKept/701)+`
+echo "the end"`)
+	text, err := readJournal(t.Context())
+	if err != nil || len(text) > journalKept || !strings.HasSuffix(string(text), "y\nthe end\n") ||
+		strings.Contains(string(text), "hunter2") || strings.Contains(string(text), "xxx") {
+		t.Errorf("%d bytes, from %.20q to %q, %v", len(text), text, text[max(0, len(text)-20):], err)
+	}
+}
+
 // Without a journal a report has the reason in its place.
 func TestBundleWithoutAJournal(t *testing.T) {
 	for script, want := range map[string]string{
@@ -73,7 +89,7 @@ func TestBundleWithoutAJournal(t *testing.T) {
 func TestNewest(t *testing.T) {
 	long := strings.Repeat("x", kernelLogKept) + "\nthe end\n"
 	for text, want := range map[string]string{"short\n": "short\n", long: "the end\n"} {
-		if got := string(newest([]byte(text))); got != want {
+		if got := string(newest([]byte(text), kernelLogKept)); got != want {
 			t.Errorf("%.20q: %.20q", text, got)
 		}
 	}

@@ -18,6 +18,10 @@ const (
 	// journalLines is how many of the newest lines of the journal an archive has. The supervisor's memory ends with the
 	// supervisor; the journal has what came before.
 	journalLines = 4000
+	// journalKept is how much of them it has: no more than an archive takes of one source.
+	journalKept = 2<<20 - 64<<10
+	// secretMargin is more than a secret is long: of one that the beginning cuts off, nothing is kept.
+	secretMargin = 64 << 10
 	// journalDelay is how long a journalctl that was killed may take to end.
 	journalDelay = time.Second
 	// maxKernelLog is more than the kernel's log is on any machine that was not given a larger one.
@@ -51,7 +55,8 @@ func readJournal(ctx context.Context) ([]byte, error) {
 	if out.Len() == 0 {
 		return nil, fmt.Errorf("the journal has no line of %s", strings.Join(journalUnits, ", "))
 	}
-	return out.Bytes(), nil
+	recent := debugbundle.Scrub(newest(out.Bytes(), journalKept+secretMargin))
+	return newest(recent, journalKept), nil
 }
 
 // saidError is what a program wrote to its standard error, if anything.
@@ -73,18 +78,18 @@ func kernelLog() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the kernel's log: %w", err)
 	}
-	return newest(buffer[:n]), nil
+	return newest(buffer[:n], kernelLogKept), nil
 }
 
 // kernelLogKept is how much of the kernel's log an archive has.
 const kernelLogKept = 1 << 20
 
 // newest is the end of a log, from a line's beginning on: what happened last is what a report is about.
-func newest(log []byte) []byte {
-	if len(log) <= kernelLogKept {
+func newest(log []byte, kept int) []byte {
+	if len(log) <= kept {
 		return log
 	}
-	log = log[len(log)-kernelLogKept:]
+	log = log[len(log)-kept:]
 	_, whole, _ := bytes.Cut(log, []byte("\n"))
 	return whole
 }

@@ -116,6 +116,54 @@ func TestSocketUnits(t *testing.T) {
 	}
 }
 
+// TestUnitsOfServicesThatIgnoreModes: a service that may write where its user may not has in its unit what "microlet up"
+// gives it. It could change the arguments of podsync, which is root, and the keys of others elsewhere.
+func TestUnitsOfServicesThatIgnoreModes(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.Kubelet = &kubeletconfig.Config{}
+	cfg.Kubelet.Node.RootDir, cfg.Kubelet.Node.CertDir = "/var/lib/kubelet", "/var/lib/kubelet/pki"
+	for _, s := range cfg.Services {
+		id, err := role.Get(s.Role)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Contains(id.Capabilities, "CAP_DAC_OVERRIDE") {
+			continue
+		}
+		has := unitOptions(t, "microlet-"+string(s.Role)+".service")
+		if got, want := pathsOf(has["ReadWritePaths"]), cfg.writable(s, id); !slices.Equal(got, want) {
+			t.Errorf("the unit of %s writes to %q, and under microlet up it writes to %q", s.Role, got, want)
+		}
+		for _, path := range s.Hidden(cfg.Kubelet) {
+			inUnit := path == "/home" || path == "/root" || path == "/run/systemd" // ProtectHome=, and what sd_notify(3) needs
+			if !inUnit && !slices.Contains(pathsOf(has["InaccessiblePaths"]), path) {
+				t.Errorf("the unit of %s shows it %s, which microlet up hides", s.Role, path)
+			}
+		}
+	}
+}
+
+// pathsOf are the paths of an option of a unit, also those that may be missing.
+func pathsOf(values []string) []string {
+	paths := strings.Fields(strings.Join(values, " "))
+	for i := range paths {
+		paths[i] = strings.TrimPrefix(paths[i], "-")
+	}
+	return paths
+}
+
+// TestSocketsOfPluginsAreRootsAlone: the group of root is that of most containers whose user is another. The modes are
+// those of "microlet up".
+func TestSocketsOfPluginsAreRootsAlone(t *testing.T) {
+	has := unitOptions(t, "microlet-resources.socket")
+	cfg := DefaultConfig()
+	own := cfg.Service.Socket(role.Resources)
+	want := []string{"/usr/bin/chgrp microlet " + own, "/usr/bin/chmod 0660 " + own}
+	if !slices.Equal(has["SocketMode"], []string{"0600"}) || !slices.Equal(has["ExecStartPost"], want) {
+		t.Errorf("sockets have the mode %q, and then %q", has["SocketMode"], has["ExecStartPost"])
+	}
+}
+
 // TestReadersOfPodsHaveRoomForThem: who may create pods decides how much the bus holds of them. A service that reads
 // pods has them once as they come, and decodes them.
 func TestReadersOfPodsHaveRoomForThem(t *testing.T) {

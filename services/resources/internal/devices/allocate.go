@@ -41,6 +41,9 @@ type asker struct {
 	gone bool
 }
 
+// asks reports whether a call is under way; a is nil for a pod without one.
+func (a *asker) asks() bool { return a != nil && a.calls > 0 }
+
 // enter notes a call, and frees what pods have that have no place.
 func (m *Manager) enter(uid types.UID, p Placed) *asker {
 	at := p.At
@@ -62,6 +65,9 @@ func (m *Manager) enter(uid types.UID, p Placed) *asker {
 	placed[uid] = true
 	for _, other := range p.UIDs {
 		placed[other] = true
+	}
+	for other := range placed {
+		m.returns(other)
 	}
 	for _, other := range m.others(placed) {
 		// A pod that asked later was not looked for.

@@ -44,7 +44,7 @@ func TestAPodIsGrantedDevices(t *testing.T) {
 		}
 		n.restart()
 		n.wants(devicesOf(n.Pod("p"))+devicesOf(n.Pod("q")), "app gpu:aapp gpu:b")
-		n.Forget("p")
+		n.Leave("p")
 		n.wants(n.allocate(podWith("r", 1), false), "granted app gpu:a")
 	})
 }
@@ -102,7 +102,7 @@ func TestPreferredDevices(t *testing.T) {
 		}; !slices.Equal(got, want) {
 			t.Errorf("the plugin was called: %q, want %q", got, want)
 		}
-		n.Forget("p", "q", "r")
+		n.Leave("p", "q", "r")
 		f.refuses = errors.New("no")
 		n.wants(n.allocate(podWith("s", 1), false),
 			"UnexpectedAdmissionError: Allocate failed due to no, which is unexpected")
@@ -253,15 +253,16 @@ func TestACallerThatGoesAway(t *testing.T) {
 	})
 }
 
-// A pod that is gone while its plugin is asked has nothing in the end.
+// A pod that has no place any more while its plugin is asked has nothing in the end. That readers of the bus do not know
+// a pod yet for which podsync asks says nothing.
 func TestAPodThatGoesMeanwhile(t *testing.T) {
-	for name, goes := range map[string]func(n *node){
-		"forgotten": func(n *node) { n.Forget("p") },
-		"without a place": func(n *node) {
+	for want, goes := range map[string]func(n *node){
+		"granted app gpu:a": func(n *node) { n.Leave("p") },
+		"error the pod is gone": func(n *node) {
 			n.wants(n.allocateWith(n.t.Context(), podOf("q", asks("app", nil)), Placed{}, false), "granted ")
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(want, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				n := newNode(t)
 				f := n.register(gpu, "gpu.sock", "a")
@@ -272,14 +273,45 @@ func TestAPodThatGoesMeanwhile(t *testing.T) {
 				time.Sleep(time.Second)
 				goes(n)
 				close(f.ends)
-				n.wants(<-done, "error the pod is gone")
-				if p := n.Pod("p"); p != nil {
-					t.Errorf("it has %v", p)
+				n.wants(<-done, want)
+				if has := n.Pod("p") != nil; has != (want == "granted app gpu:a") {
+					t.Errorf("it has %v", n.Pod("p"))
 				}
-				n.wants(n.allocate(podWith("r", 1), false), "granted app gpu:a")
+				n.wants(n.allocateWith(t.Context(), podWith("r", 1), Placed{}, false), "granted app gpu:a")
 			})
 		})
 	}
+}
+
+// TestTheBusFreesNoDevice: who controls the bus can hide a pod that runs. No other gets its devices while podsync says
+// that the pod has its place.
+func TestTheBusFreesNoDevice(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		n := newNode(t)
+		n.register(gpu, "gpu.sock", "a")
+		inUse := func() int32 { return n.Plugins()[0].InUse }
+		n.wants(n.allocate(podWith("p", 1), false), "granted app gpu:a")
+		n.Leave("p", "none")
+		if n.Pod("p") != nil || len(n.Pods()) != 0 || inUse() != 0 {
+			t.Errorf("it is shown with %v, %v, and %d devices are in use", n.Pod("p"), n.Pods(), inUse())
+		}
+		placed := Placed{UIDs: []types.UID{"p", "q"}, At: time.Now().Add(time.Second)}
+		n.wants(n.allocateWith(t.Context(), podWith("q", 1), placed, false), "UnexpectedAdmissionError: Allocate failed due "+
+			"to requested number of devices unavailable for example.com/gpu. Requested: 1, Available: 0, which is unexpected")
+		n.wants(devicesOf(n.Pod("p")), "app gpu:a")
+		if inUse() != 1 {
+			t.Errorf("%d devices are in use", inUse())
+		}
+		n.Leave("p")
+		n.restart() // the file has both
+		if n.Pod("p") != nil {
+			t.Errorf("after a restart it is shown with %v", n.Pod("p"))
+		}
+		n.wants(n.allocateWith(t.Context(), podWith("p", 1), Placed{}, true), "granted app gpu:a")
+		n.Leave("p")
+		placed = Placed{UIDs: []types.UID{"q"}, At: time.Now().Add(time.Minute)}
+		n.wants(n.allocateWith(t.Context(), podWith("q", 1), placed, false), "granted app gpu:a")
+	})
 }
 
 // TestCallsMayOvertake: a list of pods that is older than a grant does not free it.

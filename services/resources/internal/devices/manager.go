@@ -3,6 +3,7 @@ package devices
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -54,6 +55,8 @@ type Manager struct {
 	registry *registry.Registry
 	ledger   ledger.Ledger
 	askers   map[types.UID]*asker
+	// left are pods with something that the bus does not have any more.
+	left map[types.UID]bool
 	// unsettled are the plugins that the file names and that have not said what they have. Settled is closed when there is
 	// none.
 	unsettled map[place]bool
@@ -82,7 +85,7 @@ func New(o Options) *Manager {
 	}
 	m := &Manager{
 		o: o, metrics: newMetrics(o.Metrics), wake: make(chan struct{}, 1), registry: registry.New(o.Grace),
-		askers: map[types.UID]*asker{}, unsettled: map[place]bool{}, settled: make(chan struct{}),
+		askers: map[types.UID]*asker{}, left: map[types.UID]bool{}, unsettled: map[place]bool{}, settled: make(chan struct{}),
 	}
 	m.running, m.stop = context.WithCancel(context.Background())
 	folders := []string{o.Folder}
@@ -119,6 +122,11 @@ func (m *Manager) restore() {
 		// The kubelet does not forget a resource of which a pod has devices.
 		m.registry.Know(e.Resource)
 	}
+	for _, uid := range content.Gone {
+		if len(m.ledger.Granted(uid)) > 0 {
+			m.left[uid] = true
+		}
+	}
 	if len(m.unsettled) == 0 {
 		close(m.settled)
 	}
@@ -127,7 +135,7 @@ func (m *Manager) restore() {
 
 // content is what the file is to hold. Call with mu held.
 func (m *Manager) content() checkpoint.Content {
-	c := checkpoint.Content{Registered: map[string][]string{}}
+	c := checkpoint.Content{Registered: map[string][]string{}, Gone: slices.Sorted(maps.Keys(m.left))}
 	stored := m.ledger.Stored()
 	uids := make([]types.UID, 0, len(stored))
 	for uid := range stored {
@@ -312,17 +320,33 @@ func (m *Manager) noteChange(uid types.UID) {
 	m.awaken()
 }
 
-// Forget frees what pods that are gone were granted.
-func (m *Manager) Forget(uids ...types.UID) {
+// Leave notes that pods are gone as far as readers of the bus know. What they were granted is not shown any more, and is
+// free when the next pod asks: podsync says then which pods have a place. The bus alone does not free it, because a
+// forged entry would have two pods share devices.
+func (m *Manager) Leave(uids ...types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, uid := range uids {
-		m.forget(uid)
+		if m.askers[uid].asks() || len(m.ledger.Granted(uid)) == 0 {
+			continue
+		}
+		m.left[uid], m.unwritten = true, true
+		m.noteChange(uid)
+	}
+}
+
+// returns shows what a pod was granted that has a place. Call with mu held.
+func (m *Manager) returns(uid types.UID) {
+	if m.left[uid] {
+		delete(m.left, uid)
+		m.unwritten = true
+		m.noteChange(uid)
 	}
 }
 
 // forget frees what a pod was granted, or would be by a call that is under way. Call with mu held.
 func (m *Manager) forget(uid types.UID) {
+	delete(m.left, uid)
 	if m.ledger.Forget(uid) {
 		m.noteChange(uid)
 		m.unwritten = true

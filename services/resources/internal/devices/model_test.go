@@ -207,7 +207,7 @@ func (m *model) ends() {
 	delete(m.placed, uid)
 	if m.random.IntN(2) == 0 {
 		m.note("%s is gone", uid)
-		m.Forget(uid)
+		m.Leave(uid)
 		delete(m.has, uid)
 		return
 	}

@@ -73,7 +73,7 @@ func (m *Manager) Plugins() []*resourcesv1.ListPluginsResponse_Plugin {
 	defer m.mu.Unlock()
 	var all []*resourcesv1.ListPluginsResponse_Plugin
 	for _, r := range m.registry.Resources() {
-		held := m.ledger.Held(r.Name, "")
+		held := m.inUse(r.Name)
 		entries := slices.Clone(r.Entries())
 		if len(entries) == 0 {
 			entries = []*registry.Entry{{Problem: r.Problem()}}
@@ -89,6 +89,17 @@ func (m *Manager) Plugins() []*resourcesv1.ListPluginsResponse_Plugin {
 		}
 	}
 	return all
+}
+
+// inUse are the devices that pods have or may get, but those that are gone. Call with mu held.
+func (m *Manager) inUse(resource string) map[string]bool {
+	held := m.ledger.Held(resource, "")
+	for uid := range m.left {
+		for id := range m.ledger.HeldBy(uid, resource) {
+			delete(held, id)
+		}
+	}
+	return held
 }
 
 func describe(resource string, e *registry.Entry, held map[string]bool) *resourcesv1.ListPluginsResponse_Plugin {
@@ -123,23 +134,26 @@ func health(e *registry.Entry, id string) resourcesv1.Health {
 	return resourcesv1.Health_HEALTH_UNHEALTHY
 }
 
-// Pod returns what a pod was granted, with the health of now; nil if it was granted nothing. No one changes it.
+// Pod returns what a pod was granted, with the health of now; nil if it was granted nothing, or is gone. No one changes
+// it.
 func (m *Manager) Pod(uid types.UID) *resourcesv1.PodResources {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if pod := m.ledger.Granted(uid); len(pod) > 0 {
+	if pod := m.ledger.Granted(uid); len(pod) > 0 && !m.left[uid] {
 		return m.resources(pod)
 	}
 	return nil
 }
 
-// Pods returns what all pods were granted.
+// Pods returns what all pods were granted, but those that are gone.
 func (m *Manager) Pods() map[types.UID]*resourcesv1.PodResources {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	all := make(map[types.UID]*resourcesv1.PodResources, len(m.ledger.Pods()))
 	for uid, pod := range m.ledger.Pods() {
-		all[uid] = m.resources(pod)
+		if !m.left[uid] {
+			all[uid] = m.resources(pod)
+		}
 	}
 	return all
 }

@@ -1,7 +1,7 @@
-// Package retirement frees what pods were granted that the node does not have any more.
+// Package retirement notices the end of pods that were granted something.
 //
-// podsync says with each request which pods have a place, and what others hold is free then. In between, a pod that
-// podsync has taken from PODS gives back what it had, so that readers of the bus and operators see it free.
+// podsync says with each request which pods have a place, and what others hold is free then. In between, what a pod had
+// that podsync has taken from PODS is not shown any more, so that readers of the bus and operators see it free.
 package retirement
 
 import (

@@ -20,7 +20,6 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	kubeletfile "github.com/microlet/microlet/services/internal/checkpoint"
-	"github.com/microlet/microlet/services/resources/internal/devices/internal/answer"
 )
 
 const (
@@ -28,8 +27,9 @@ const (
 	Name = "kubelet_internal_checkpoint"
 	// maxFile bounds the file. Each of 1000 pods may have 64 KiB.
 	maxFile = 64 << 20
-	// pluginsField is the field beside the kubelet's.
+	// pluginsField and goneField are fields beside the kubelet's.
 	pluginsField = "Plugins"
+	goneField    = "Gone"
 	// noNUMA is the key of devices that are near to no NUMA node.
 	noNUMA = -1
 )
@@ -67,6 +67,8 @@ type Content struct {
 	Registered map[string][]string
 	// Plugins are where plugins were, in the order in which they registered.
 	Plugins []Plugin
+	// Gone are the pods of entries that are not shown any more.
+	Gone []types.UID
 }
 
 // Entry is what one container was granted of one resource.
@@ -125,13 +127,7 @@ func (f *File) parse(c kubeletfile.Content) (Content, error) {
 	}
 	var skipped error
 	f.inside, skipped = kubeletfile.Unknown(c.Data, "PodDeviceEntries", "RegisteredDevices")
-	if plugins := c.Others[pluginsField]; plugins != nil {
-		if err := json.Unmarshal(plugins, &content.Plugins); err != nil {
-			skipped = errors.Join(skipped, fmt.Errorf("field %s: %w", pluginsField, err))
-			content.Plugins = nil
-		}
-		delete(c.Others, pluginsField)
-	}
+	skipped = errors.Join(skipped, take(c.Others, pluginsField, &content.Plugins), take(c.Others, goneField, &content.Gone))
 	f.outside = c.Others
 	content.Registered = data.RegisteredDevices
 	for i, entry := range data.PodDeviceEntries {
@@ -145,6 +141,20 @@ func (f *File) parse(c kubeletfile.Content) (Content, error) {
 	return content, skipped
 }
 
+// take reads a field beside the data, if there is one, and removes it.
+func take[T any](others map[string]json.RawMessage, field string, to *[]T) error {
+	text := others[field]
+	if text == nil {
+		return nil
+	}
+	delete(others, field)
+	if err := json.Unmarshal(text, to); err != nil {
+		*to = nil
+		return fmt.Errorf("field %s: %w", field, err)
+	}
+	return nil
+}
+
 func (e PodDevicesEntry) read() (Entry, error) {
 	if e.PodUID == "" || e.ContainerName == "" || e.ResourceName == "" {
 		return Entry{}, fmt.Errorf("pod %q, container %q, resource %q: one is empty", e.PodUID, e.ContainerName,
@@ -154,11 +164,9 @@ func (e PodDevicesEntry) read() (Entry, error) {
 		Pod: types.UID(e.PodUID), Container: e.ContainerName, Resource: e.ResourceName,
 		Devices: map[string][]int64{}, Answer: &pluginapi.ContainerAllocateResponse{},
 	}
-	err := proto.Unmarshal(e.AllocResp, read.Answer)
-	if err == nil {
-		err = answer.Container(read.Answer)
-	}
-	if err != nil {
+	// An answer that this node would refuse is kept: the kubelet has started a container with it, which runs and has the
+	// devices. podsync judges what the next one gets.
+	if err := proto.Unmarshal(e.AllocResp, read.Answer); err != nil {
 		return Entry{}, fmt.Errorf("AllocResp of pod %s, container %s: %w", e.PodUID, e.ContainerName, err)
 	}
 	for node, ids := range e.DeviceIDs {
@@ -191,6 +199,11 @@ func (f *File) Store(content Content) error {
 	var err error
 	if c.Others[pluginsField], err = json.Marshal(content.Plugins); err != nil {
 		return err
+	}
+	if len(content.Gone) > 0 {
+		if c.Others[goneField], err = json.Marshal(content.Gone); err != nil {
+			return err
+		}
 	}
 	if c.Data, err = json.Marshal(data); err != nil {
 		return err

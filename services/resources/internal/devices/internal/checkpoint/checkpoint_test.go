@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/proto"
+	"k8s.io/apimachinery/pkg/types"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
@@ -38,6 +39,7 @@ func content() Content {
 		},
 		Registered: map[string][]string{"a.b/c": {"w", "x", "y"}, "a.b/d": {}},
 		Plugins:    []Plugin{{"a.b/c", "/p/c.sock", true}, {"a.b/c", "/p/d.sock", false}},
+		Gone:       []types.UID{"uid-1"},
 	}
 }
 
@@ -55,7 +57,8 @@ func equal(a, b Content) bool {
 			return false
 		}
 	}
-	return reflect.DeepEqual(a.Registered, b.Registered) && reflect.DeepEqual(a.Plugins, b.Plugins)
+	return reflect.DeepEqual(a.Registered, b.Registered) && reflect.DeepEqual(a.Plugins, b.Plugins) &&
+		reflect.DeepEqual(a.Gone, b.Gone)
 }
 
 func TestWhatIsWrittenIsRead(t *testing.T) {
@@ -112,6 +115,27 @@ func TestABadEntryIsLeftOut(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, Name)); err != nil {
 		t.Errorf("the file is not there any more: %v", err)
+	}
+}
+
+// TestAnAnswerThatTheKubeletTook: the container runs, so that no other pod may have its devices.
+func TestAnAnswerThatTheKubeletTook(t *testing.T) {
+	dir := t.TempDir()
+	f, _, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := content()
+	want.Entries[0].Answer = &pluginapi.ContainerAllocateResponse{
+		Envs:        map[string]string{"LONG": strings.Repeat("x", 300<<10)},
+		Annotations: map[string]string{"with space": "1"},
+		Devices:     []*pluginapi.DeviceSpec{{ContainerPath: "/dev/x", HostPath: "/dev/x", Permissions: "mrwm"}},
+	}
+	if err := f.Store(want); err != nil {
+		t.Fatal(err)
+	}
+	if _, c, err := Open(dir); err != nil || !equal(c, want) {
+		t.Errorf("it has %d entries, %v", len(c.Entries), err)
 	}
 }
 
