@@ -57,8 +57,8 @@ func podResourcesSocket(k *kubeletconfig.Config) service.Socket {
 const socketName = "kubelet.sock"
 
 // hidden are what CAP_DAC_OVERRIDE would open for the service and nothing of its job needs: the sockets by which a
-// caller becomes root, first of all the runtime's and that of its plugins (NRI), credentials of the node, and volumes of
-// pods.
+// caller becomes root, first of all the runtime's and that of its plugins (NRI), credentials of the node, and volumes
+// of pods.
 func hidden(k *kubeletconfig.Config) []string {
 	paths := []string{
 		"/run/containerd", "/run/crio", "/run/docker", "/run/docker.sock", "/run/nri", "/run/podman", "/run/buildkit",

@@ -116,7 +116,7 @@ func TestSocketUnits(t *testing.T) {
 	}
 }
 
-// TestUnitsOfServicesThatIgnoreModes: a service that may write where its user may not has in its unit what "microlet up"
+// TestUnitsOfServicesThatIgnoreModes: a service that may write where its user may not has in its unit what microlet up
 // gives it. It could change the arguments of podsync, which is root, and the keys of others elsewhere.
 func TestUnitsOfServicesThatIgnoreModes(t *testing.T) {
 	cfg := DefaultConfig()

@@ -253,8 +253,8 @@ func TestACallerThatGoesAway(t *testing.T) {
 	})
 }
 
-// A pod that has no place any more while its plugin is asked has nothing in the end. That readers of the bus do not know
-// a pod yet for which podsync asks says nothing.
+// A pod that has no place any more while its plugin is asked has nothing in the end. That readers of the bus do not
+// know a pod yet for which podsync asks says nothing.
 func TestAPodThatGoesMeanwhile(t *testing.T) {
 	for want, goes := range map[string]func(n *node){
 		"granted app gpu:a": func(n *node) { n.Leave("p") },

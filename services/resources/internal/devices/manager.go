@@ -320,7 +320,7 @@ func (m *Manager) noteChange(uid types.UID) {
 	m.awaken()
 }
 
-// Leave notes that pods are gone as far as readers of the bus know. What they were granted is not shown any more, and is
+// Leave notes that pods are gone as far as readers of the bus know. What they were granted is not shown any more. It is
 // free when the next pod asks: podsync says then which pods have a place. The bus alone does not free it, because a
 // forged entry would have two pods share devices.
 func (m *Manager) Leave(uids ...types.UID) {

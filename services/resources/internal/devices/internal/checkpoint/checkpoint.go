@@ -127,7 +127,8 @@ func (f *File) parse(c kubeletfile.Content) (Content, error) {
 	}
 	var skipped error
 	f.inside, skipped = kubeletfile.Unknown(c.Data, "PodDeviceEntries", "RegisteredDevices")
-	skipped = errors.Join(skipped, take(c.Others, pluginsField, &content.Plugins), take(c.Others, goneField, &content.Gone))
+	skipped = errors.Join(skipped, take(c.Others, pluginsField, &content.Plugins),
+		take(c.Others, goneField, &content.Gone))
 	f.outside = c.Others
 	content.Registered = data.RegisteredDevices
 	for i, entry := range data.PodDeviceEntries {

@@ -185,8 +185,8 @@ func TestFieldsOfALaterVersionStay(t *testing.T) {
 // FuzzOpen: each file is read or set aside, and what was read can be written and is the same then.
 func FuzzOpen(f *testing.F) {
 	f.Add([]byte(kubelets))
-	f.Add([]byte(`{"Data":{"PodDeviceEntries":[{"PodUID":"u","ContainerName":"c","ResourceName":"r","DeviceIDs":{"3":["a"],` +
-		`"2":["a"]},"AllocResp":"CgYKAUESAUI="}],"RegisteredDevices":null},"Checksum":3,"Plugins":[{"Endpoint":"/x"}]}`))
+	f.Add([]byte(`{"Data":{"PodDeviceEntries":[{"PodUID":"u","ContainerName":"c","ResourceName":"r","DeviceIDs":` +
+		`{"3":["a"],"2":["a"]},"AllocResp":"CgYKAUESAUI="}],"RegisteredDevices":null},"Checksum":3,"Plugins":[{"Endpoint":"/x"}]}`))
 	f.Cleanup(func() { format.Sum = sum })
 	format.Sum = func([]byte) (uint64, error) { return 3, nil }
 	f.Fuzz(func(t *testing.T, text []byte) {
