@@ -25,7 +25,9 @@ func TestDevicesAfterAPowerCut(t *testing.T) {
 	for _, agent := range []rig.Agent{rig.AgentKubelet, rig.AgentMicrolet} {
 		t.Run(string(agent), func(t *testing.T) {
 			scene.Shared.SwitchTo(t, agent)
-			survive(scene.New(t).StartDevicePlugin("device", "a", "b", "c", "d", "e"), agent == rig.AgentMicrolet)
+			// The resource is new to the node: a kubelet that does not see yet that it has more of it now rejects pods.
+			d := scene.New(t).StartDevicePlugin("late-"+string(agent), "a", "b", "c", "d", "e")
+			survive(d, agent == rig.AgentMicrolet)
 		})
 	}
 }
