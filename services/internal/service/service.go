@@ -210,28 +210,27 @@ func (s *Service) Ready(status string) {
 	s.report(status)
 }
 
-// report sends READY and the status to the supervisor, or keeps them until the sockets are open.
+// report sends READY and the status to the supervisor, or keeps them until the sockets are open. The lock is held for the
+// order: what is kept does not follow a newer status.
 func (s *Service) report(status string) {
 	states := []string{run.NotifyReady, run.NotifyStatus + status}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	if !s.open {
 		s.held = states
-		s.mu.Unlock()
 		return
 	}
-	s.mu.Unlock()
 	s.notify(states...)
 }
 
 // reportHeld sends what was reported before the sockets were open.
 func (s *Service) reportHeld() {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.open = true
-	held := s.held
-	s.held = nil
-	s.mu.Unlock()
-	if held != nil {
-		s.notify(held...)
+	if s.held != nil {
+		s.notify(s.held...)
+		s.held = nil
 	}
 }
 
