@@ -129,10 +129,7 @@ func TestAPodOfWhichNothingIsRecorded(t *testing.T) {
 // TestAResizeThatIsTakenBack while a part of it is done leaves nothing of it in force.
 func TestAResizeThatIsTakenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newResizedNode(t)
-		p := resizedPod(testPod("a"), sizes("100m", "200m", "", "8Ki"))
-		n.apply(p)
-		n.reported()
+		n, p := newRunningPod(t, sizes("100m", "200m", "", "8Ki"))
 		n.groups.use("a", n.ids("a")["c"], 5000)
 		n.resize(resizedPod(p, sizes("900m", "900m", "", "4Ki")))
 		n.want("has", n.has("a", "c"), "memory=8192 cpu=900 shares=921")
@@ -147,10 +144,7 @@ func TestAResizeThatIsTakenBack(t *testing.T) {
 // TestAResizeThatIsTakenBackAtOnce ends although there is nothing to do for it.
 func TestAResizeThatIsTakenBackAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newResizedNode(t)
-		p := resizedPod(testPod("a"), sizes("100m", "", "", ""))
-		n.apply(p)
-		n.reported()
+		n, p := newRunningPod(t, sizes("100m", "", "", ""))
 		n.allocation.decides = true
 		n.apply(resizedPod(p, sizes("200m", "", "", "")))
 		n.allocation.grant("a")
@@ -165,10 +159,7 @@ func TestAResizeThatIsTakenBackAtOnce(t *testing.T) {
 // TestAContainerThatStartsAgainBeforeItsPodShrinks has what was granted. The pod has it too then.
 func TestAContainerThatStartsAgainBeforeItsPodShrinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newResizedNode(t)
-		p := resizedPod(testPod("a"), sizes("", "", "", "8Ki"))
-		n.apply(p)
-		n.reported()
+		n, p := newRunningPod(t, sizes("", "", "", "8Ki"))
 		n.groups.use("a", n.ids("a")["c"], 5000)
 		smaller := resizedPod(p, sizes("", "", "", "4Ki"))
 		n.resize(smaller)

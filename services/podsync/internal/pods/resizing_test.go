@@ -69,6 +69,15 @@ func newResizedNode(t *testing.T) *resizedNode {
 	return n
 }
 
+// newRunningPod returns a node on which pod a runs, with a container c of these resources.
+func newRunningPod(t *testing.T, containers ...v1.ResourceRequirements) (*resizedNode, *v1.Pod) {
+	t.Helper()
+	n, p := newResizedNode(t), resizedPod(testPod("a"), containers...)
+	n.apply(p)
+	n.reported()
+	return n, p
+}
+
 // begin starts podsync. What was granted is known from before, and so is what was actuated.
 func (n *resizedNode) begin() {
 	before := n.node
@@ -379,10 +388,7 @@ func TestResizeThatFails(t *testing.T) {
 // TestResizeWithoutARuntime is no failure of the resize.
 func TestResizeWithoutARuntime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newResizedNode(t)
-		p := resizedPod(testPod("a"), sizes("100m", "", "", ""))
-		n.apply(p)
-		n.reported()
+		n, p := newRunningPod(t, sizes("100m", "", "", ""))
 		n.cri.Fail("UpdateContainerResources", status.Error(codes.Unavailable, "gone"))
 		n.resize(resizedPod(p, sizes("200m", "", "", "")))
 		n.want("reported", n.reported(), []string{"actuating a"})
@@ -395,10 +401,7 @@ func TestResizeWithoutARuntime(t *testing.T) {
 // TestAContainerThatEndsWhileItIsResized starts with what was granted.
 func TestAContainerThatEndsWhileItIsResized(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newResizedNode(t)
-		p := resizedPod(testPod("a"), sizes("100m", "", "", ""))
-		n.apply(p)
-		n.reported()
+		n, p := newRunningPod(t, sizes("100m", "", "", ""))
 		n.cri.Fail("UpdateContainerResources", status.Error(codes.Unknown, "cannot update a stopped container"))
 		n.after = func(int) {
 			n.after = nil
