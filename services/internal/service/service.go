@@ -210,8 +210,8 @@ func (s *Service) Ready(status string) {
 	s.report(status)
 }
 
-// report sends READY and the status to the supervisor, or keeps them until the sockets are open. The lock is held for the
-// order: what is kept does not follow a newer status.
+// report sends READY and the status to the supervisor, or keeps them until the sockets are open. It holds the lock, so
+// that what was kept does not follow a newer status.
 func (s *Service) report(status string) {
 	states := []string{run.NotifyReady, run.NotifyStatus + status}
 	s.mu.Lock()
