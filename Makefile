@@ -173,10 +173,18 @@ upgrade-test: build ### a node gets this build in place of BEFORE=, one process 
 
 ##@ Beside the kubelet
 
+# How often bench measures each agent in turn, and whether the node has half of the processors: ONE_CORE=1. BENCH names
+# some of the benches. Their samples go to a folder, in JSON.
+ROUNDS ?= 3
+ONE_CORE ?=
+BENCH ?= $(if $(BEFORE),^TestBuilds$$,^TestBench)
+BENCH_RESULTS ?= bench-results
+
 .PHONY: bench
-bench: build ## memory, CPU, start times beside the kubelet's: BEFORE=
+bench: build ## memory, CPU, start times beside the kubelet's: ROUNDS= ONE_CORE=1 BENCH= BEFORE=
 	@$(RIG) build --with kubelet
-	MICROLET_BEFORE='$(BEFORE)' $(E2E) -timeout 120m -v -tags bench -run '$(if $(BEFORE),^TestBuilds$$,^TestBench)' ./compose/e2e/benches
+	MICROLET_BEFORE='$(BEFORE)' $(E2E) -timeout 300m -v -tags bench -run '$(BENCH)' ./compose/e2e/benches \
+		-args -rounds $(ROUNDS) $(if $(ONE_CORE),-one-core) -results $(abspath $(BENCH_RESULTS))
 
 # Upstream's specs: which family of compose/conformance/families, and with whom. In place of the family's, FOCUS is a
 # regular expression over names, LABELS a filter of labels, and PROCS how many run at once. MACHINE=1 gives the node a
