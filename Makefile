@@ -186,6 +186,11 @@ bench: build ## memory, CPU, start times beside the kubelet's: ROUNDS= ONE_CORE=
 	MICROLET_BEFORE='$(BEFORE)' $(E2E) -timeout 300m -v -tags bench -run '$(BENCH)' ./compose/e2e/benches \
 		-args -rounds $(ROUNDS) $(if $(ONE_CORE),-one-core) -results $(abspath $(BENCH_RESULTS))
 
+.PHONY: bench-record
+bench-record: ### add the samples of the last bench of agents to the history, and draw it
+	GOWORK=off $(GO) -C $(OWN_TOOLS) run ./benchhistory -add $(abspath $(BENCH_RESULTS))/TestBenchAgents.json \
+		-chart $(abspath docs/images/performance.svg) $(abspath docs/performance.jsonl)
+
 # Upstream's specs: which family of compose/conformance/families, and with whom. In place of the family's, FOCUS is a
 # regular expression over names, LABELS a filter of labels, and PROCS how many run at once. MACHINE=1 gives the node a
 # machine of its own.
