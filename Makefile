@@ -142,7 +142,7 @@ ON_MACHINE ?= ^(TestKills|TestStops|TestHungProcessesComeBack|TestPrivileges|Tes
 
 .PHONY: test-machine
 test-machine: build ## a node on a machine of its own: systemd, cgroup v2, reboots
-	@$(STAGE) 'rig programs, kernel and disk' $(RIG) build --with kubelet,machine,kubeadm,nfs
+	@$(STAGE) 'rig programs, kernel and disk' $(RIG) build --with kubelet,machine,kubeadm,nfs,devices
 	@$(STAGE) 'machine' $(GO) test -count=1 -timeout 20m -v -tags machine ./compose/rig/machine/...
 	@$(STAGE) 'a node on a machine' $(E2E) -timeout 80m -v -tags machine $(SCENARIOS)/machine
 	@$(STAGE) 'a node of kubeadm, handed over' $(E2E) -timeout 60m -v -tags 'machine long' -run '^TestKubeadmHandover$$' $(SCENARIOS)/machine
