@@ -71,6 +71,48 @@ func installPlugin(s *scene.Scene, resource string, devices ...string) *scene.De
 	return &scene.DevicePlugin{Scene: s, Resource: resource}
 }
 
+// TestDevicesOfTheTarget runs a node with devices by a unit for each service: resources starts when a plugin connects,
+// and its end takes no device away. It comes before the tests whose plugins the node remembers.
+func TestDevicesOfTheTarget(t *testing.T) {
+	scene.Shared.UseMicrolet(t)
+	s := scene.New(t)
+	d := installPlugin(s, "example.com/target", "a", "b")
+	installTarget(t, s)
+	const unit = "microlet-resources.service"
+	state := func() string { return must(t, s, "systemctl", "show", "-p", "ActiveState", "--value", unit) }
+	if is := state(); is != "inactive" {
+		t.Errorf("%s is %s before there is a device plugin", unit, is)
+	}
+	must(t, s, "systemctl", "start", pluginUnit)
+	d.HasDevices(2, 2)
+	if is := state(); is != "active" {
+		t.Errorf("%s is %s with a device plugin", unit, is)
+	}
+	awaitHealth(t, s, role.Resources)
+	d.CreatePods(d.Pod("before", 1))
+	d.WaitReady(scene.Patience, "before")
+	first := seenDevices(d, "before")
+
+	pid := must(t, s, "systemctl", "show", "-p", "MainPID", "--value", unit)
+	must(t, s, "systemctl", "kill", "--kill-whom=main", "-s", "KILL", unit)
+	scene.Await(t, scene.Patience, unit+" again", func() error {
+		out, err := s.RunOnMachine(t.Context(), "systemctl", "show", "-p", "MainPID", "--value", unit)
+		if now := strings.TrimSpace(out); err == nil && (now == "0" || now == pid) {
+			err = fmt.Errorf("its pid is %s, and was %s", now, pid)
+		}
+		return err
+	})
+	awaitHealth(t, s, role.Resources)
+	d.CreatePods(d.Pod("behind", 1))
+	d.WaitReady(scene.Patience, "behind")
+	if second := seenDevices(d, "behind"); len(second) != 1 || slices.Equal(first, second) {
+		t.Errorf("two pods have the devices %q and %q", first, second)
+	}
+	if err := s.RunsAttempt("before", 0); err != nil {
+		t.Errorf("after the end of %s: %v", unit, err)
+	}
+}
+
 // TestDevicesAfterAReboot reboots the machine of a node on which all devices are pods', and starts the plugin a minute
 // after the agent. With microlet the pods wait for the plugin, and all run again with the devices that they had. What
 // becomes of them with the kubelet is only shown.
@@ -152,46 +194,4 @@ func seenDevices(d *scene.DevicePlugin, name string) (seen []string) {
 		return err
 	})
 	return seen
-}
-
-// TestDevicesOfTheTarget runs a node with devices by a unit for each service: resources starts when a plugin connects,
-// and its end takes no device away.
-func TestDevicesOfTheTarget(t *testing.T) {
-	scene.Shared.UseMicrolet(t)
-	s := scene.New(t)
-	d := installPlugin(s, "example.com/target", "a", "b")
-	installTarget(t, s)
-	const unit = "microlet-resources.service"
-	state := func() string { return must(t, s, "systemctl", "show", "-p", "ActiveState", "--value", unit) }
-	if is := state(); is != "inactive" {
-		t.Errorf("%s is %s before there is a device plugin", unit, is)
-	}
-	must(t, s, "systemctl", "start", pluginUnit)
-	d.HasDevices(2, 2)
-	if is := state(); is != "active" {
-		t.Errorf("%s is %s with a device plugin", unit, is)
-	}
-	awaitHealth(t, s, role.Resources)
-	d.CreatePods(d.Pod("before", 1))
-	d.WaitReady(scene.Patience, "before")
-	first := seenDevices(d, "before")
-
-	pid := must(t, s, "systemctl", "show", "-p", "MainPID", "--value", unit)
-	must(t, s, "systemctl", "kill", "--kill-whom=main", "-s", "KILL", unit)
-	scene.Await(t, scene.Patience, unit+" again", func() error {
-		out, err := s.RunOnMachine(t.Context(), "systemctl", "show", "-p", "MainPID", "--value", unit)
-		if now := strings.TrimSpace(out); err == nil && (now == "0" || now == pid) {
-			err = fmt.Errorf("its pid is %s, and was %s", now, pid)
-		}
-		return err
-	})
-	awaitHealth(t, s, role.Resources)
-	d.CreatePods(d.Pod("behind", 1))
-	d.WaitReady(scene.Patience, "behind")
-	if second := seenDevices(d, "behind"); len(second) != 1 || slices.Equal(first, second) {
-		t.Errorf("two pods have the devices %q and %q", first, second)
-	}
-	if err := s.RunsAttempt("before", 0); err != nil {
-		t.Errorf("after the end of %s: %v", unit, err)
-	}
 }
