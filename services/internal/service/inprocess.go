@@ -66,8 +66,8 @@ func (p *InProcess) notify(r role.Role, states ...string) {
 	}
 }
 
-// join makes a service's pulse known to the supervisor of the process.
-func (p *InProcess) join(r role.Role, pulse *Pulse) {
+// Join makes the pulse of a service known to what runs the services of the process. Each service does it itself.
+func (p *InProcess) Join(r role.Role, pulse *Pulse) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.pulses == nil {

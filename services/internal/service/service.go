@@ -152,7 +152,7 @@ func (s *Service) meetSupervisor() (err error) {
 		s.notifier = in.Supervisor
 		s.Kept = &Kept{service: s, inherited: maps.Clone(in.Inherited.Kept)}
 		s.listeners = maps.Clone(in.Inherited.Listeners)
-		in.join(s.Role, s.Pulse)
+		in.Join(s.Role, s.Pulse)
 		s.notify = func(states ...string) { in.notify(s.Role, states...) }
 		return nil
 	}
