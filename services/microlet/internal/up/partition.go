@@ -203,6 +203,17 @@ func (c *Config) groups() []*supervisorv1.Group {
 	return all
 }
 
+// PlacementWarnings say what is unsafe about the placement, for operators who check it before the start.
+func (c *Config) PlacementWarnings() []string {
+	var all []string
+	for _, g := range c.groups() {
+		if g.GetWarning() != "" {
+			all = append(all, fmt.Sprintf("in the process %s, %s", g.GetName(), g.GetWarning()))
+		}
+	}
+	return all
+}
+
 // logGroups says which privileges services have beside their own.
 func (c *Config) logGroups(log *slog.Logger) {
 	for _, g := range c.groups() {
