@@ -21,7 +21,6 @@ import (
 	"github.com/microlet/microlet/services/imagegc"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/internal/telemetry"
-	"github.com/microlet/microlet/services/microlet/internal/group"
 	"github.com/microlet/microlet/services/pleg"
 	"github.com/microlet/microlet/services/prober"
 	"github.com/microlet/microlet/services/resources"
@@ -42,16 +41,12 @@ func services() []service.Definition {
 	}
 }
 
-// Has reports whether the program has all of these services.
-func Has(roles ...role.Role) bool {
-	all := services()
-	return !slices.ContainsFunc(roles, func(r role.Role) bool {
-		return !slices.ContainsFunc(all, func(s service.Definition) bool { return s.Role == r })
-	})
+// Has reports whether the program has a service.
+func Has(r role.Role) bool {
+	return slices.ContainsFunc(services(), func(s service.Definition) bool { return s.Role == r })
 }
 
-// Command returns the program's command line, with the one service or group of services that args begin with, or with
-// all services.
+// Command returns the program's command line, with the one service that args begin with, or with all.
 func Command(args []string) *cobra.Command {
 	root := &cobra.Command{
 		Use:   Program,
@@ -69,10 +64,6 @@ func Command(args []string) *cobra.Command {
 		SilenceErrors: true,
 	}
 	root.SetFlagErrorFunc(service.ExplainFlag)
-	if name, called := group.NameOf(args); called {
-		root.AddCommand(group.Command(name, services()))
-		return root
-	}
 	all := services()
 	called := func(s service.Definition) bool { return len(args) > 0 && args[0] == string(s.Role) }
 	if i := slices.IndexFunc(all, called); i >= 0 {

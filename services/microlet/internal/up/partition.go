@@ -231,7 +231,7 @@ func (c *Config) spec(u process, programs programs, limits *limits, log *slog.Lo
 	if err != nil {
 		return supervisor.Spec{}, err
 	}
-	path, fallback := programs.of(u.roles()...)
+	path, fallback := programs.of(u.services[0].Role)
 	spec := supervisor.Spec{
 		Name: u.name(), Services: u.names(), Path: path, Fallback: fallback,
 		Env: environment(os.Environ(), id),

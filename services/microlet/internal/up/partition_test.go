@@ -35,7 +35,7 @@ func specs(t *testing.T, args ...string) map[string]supervisor.Spec {
 	all := map[string]supervisor.Spec{}
 	log := slog.New(slog.DiscardHandler)
 	for _, u := range cfg.processes() {
-		spec, err := cfg.spec(u, programs{own: "/p/microlet", local: "/p/microlet-local"}, &limits{log: log}, log)
+		spec, err := cfg.spec(u, programs{own: "/p/microlet"}, &limits{log: log}, log)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -56,7 +56,7 @@ func TestSpecOfAGroup(t *testing.T) {
 			Writable: []string{"sock/bus", "bus", "sock/nodestatus"},
 		},
 		"pleg+imagegc+evictor": {
-			UID: 47102, Path: "/p/microlet-local", PrivateNetwork: true, NoNewPrivileges: true,
+			UID: 47102, Path: "/p/microlet", PrivateNetwork: true, NoNewPrivileges: true,
 			Capabilities: []string{"CAP_DAC_READ_SEARCH", "CAP_SYSLOG"},
 			Writable:     []string{"sock/pleg", "sock/imagegc", "/var/lib/microlet/imagegc", "sock/evictor"},
 		},
@@ -66,7 +66,7 @@ func TestSpecOfAGroup(t *testing.T) {
 			Exclusive: "the ports of the HTTP API",
 		},
 		"podsync+prober": {UID: 0, StopStage: 1, Path: "/p/microlet", KeptFiles: 1},
-		"resources":      {UID: 47109, Path: "/p/microlet-local", PrivateNetwork: true, NoNewPrivileges: true},
+		"resources":      {UID: 47109, Path: "/p/microlet", PrivateNetwork: true, NoNewPrivileges: true},
 	} {
 		got := all[name]
 		for i, path := range want.Writable {

@@ -70,9 +70,9 @@ func owner(info fs.FileInfo) int {
 	return -1
 }
 
-// of returns the smallest program that has all of these services, and the one that runs them if that cannot be started.
-func (p programs) of(roles ...role.Role) (program, fallback string) {
-	if p.local != "" && local.Has(roles...) {
+// of returns the program of a service, and the one that runs it if that cannot be started.
+func (p programs) of(r role.Role) (program, fallback string) {
+	if p.local != "" && local.Has(r) {
 		return p.local, p.own
 	}
 	return p.own, ""

@@ -171,7 +171,10 @@ func (c *Config) agents(ctx context.Context, s *service.Service, limits *limits)
 	if err != nil {
 		return nil, fmt.Errorf("find this program: %w", err)
 	}
-	programs := findPrograms(ctx, own, s.Log)
+	programs := programs{own: own}
+	if len(c.partition().Groups()) == 0 { // the pages of a second program are too much for few processes
+		programs = findPrograms(ctx, own, s.Log)
+	}
 	o := supervisor.Options{
 		NotifyDir: filepath.Join(c.Service.RuntimeDir, "notify"),
 		Watchdog:  c.Watchdog,
