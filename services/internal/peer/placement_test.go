@@ -58,7 +58,7 @@ func TestPlacedPeers(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// Whoever connects may: the socket's mode is not what is tested.
+		// The mode of the socket is not what is tested.
 		if err := errors.Join(os.Chmod(path, 0o777), os.Chmod(filepath.Dir(path), 0o777)); err != nil {
 			t.Fatal(err)
 		}

@@ -138,7 +138,8 @@ func TestTheEndOfOneEndsAll(t *testing.T) {
 }
 
 // supervised is a process whose notifications are kept.
-func supervised(t *testing.T, watchdog time.Duration, lives map[role.Role]life) (*process, *service.InProcess, *events) {
+func supervised(t *testing.T, watchdog time.Duration, lives map[role.Role]life) (*process, *service.InProcess,
+	*events) {
 	t.Helper()
 	var sent events
 	network := &service.InProcess{}

@@ -165,7 +165,7 @@ func configure(d service.Definition, cfg service.Config) (Member, error) {
 	return m, m.Config.TakeKubelet(m.Kubelet)
 }
 
-// process tells the supervisor of the services of this process.
+// process reports to the supervisor what the services of this process say.
 type process struct {
 	group    *Group
 	log      *slog.Logger
@@ -211,8 +211,8 @@ func (p *process) run(ctx context.Context) error {
 	return all.Wait()
 }
 
-// feed reports that the process lives as long as the loop of each service turns. The supervisor then ends a process with
-// a service that hangs as it ends a service that hangs.
+// feed reports that the process lives as long as the loop of each service turns. So the supervisor ends a process with a
+// service that hangs, as it ends a service that hangs.
 func (p *process) feed(ctx context.Context) error {
 	period := turnPeriod
 	if p.watchdog != 0 {

@@ -76,8 +76,8 @@ func Parse(text string, services []role.Role) (Partition, error) {
 func check(text, name string, services []role.Role) error {
 	switch {
 	case name == "":
-		return fmt.Errorf("placement is %q: a group, or a member of one, is empty; write groups with commas between them, and "+
-			"members with %q between them, such as %q", text, joint, CompactGroups)
+		return fmt.Errorf("placement is %q: a group, or a member of one, is empty; write groups with commas between them, "+
+			"and members with %q between them, such as %q", text, joint, CompactGroups)
 	case slices.Contains(services, role.Role(name)):
 		return nil
 	case slices.Contains(Names(), name):

@@ -45,8 +45,8 @@ type Config struct {
 	Kubelet *kubeletconfig.Config
 	// Placement says which services share a process, as package placement reads it. Default: processes.
 	Placement string
-	// PlacementForce allows a group in which nodeapi, which the network reaches, shares root's rights. The single placement
-	// needs it not. Default: false.
+	// PlacementForce allows a group in which nodeapi, which the network reaches, shares root's rights. The single
+	// placement does not need it. Default: false.
 	PlacementForce bool
 	// Watchdog is how long a service may stand still before it is killed and started again; 0 never.
 	// Default: 10 s.

@@ -69,8 +69,8 @@ func (c *Config) validatePlacement() error {
 	return errors.Join(errs...)
 }
 
-// writePlacement tells all processes which users have the roles of which services. The file is root's. It is removed
-// where each user has the role of its service, as with processes that units start.
+// writePlacement writes down which users have the roles of which services, for all processes. The file is root's. It is
+// removed where each user has the role of its service, as with processes that units start.
 func writePlacement(runtimeDir string, p placement.Partition) error {
 	cfg := service.Config{RuntimeDir: runtimeDir}
 	table := p.Roles()
