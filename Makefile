@@ -148,7 +148,7 @@ ON_MACHINE ?= ^(TestKills|TestStops|TestHungProcessesComeBack|TestPrivileges|Tes
 
 .PHONY: test-machine
 test-machine: build ## a node on a machine of its own: systemd, cgroup v2, reboots
-	@$(STAGE) 'rig programs, kernel and disk' $(RIG) build --with kubelet,machine,kubeadm,nfs
+	@$(STAGE) 'rig programs, kernel and disk' $(RIG) build --with kubelet,machine,kubeadm,nfs,devices
 	@$(STAGE) 'machine' $(GO) test -count=1 -timeout 20m -v -tags machine ./compose/rig/machine/...
 	@$(STAGE) 'a node on a machine' $(E2E) -timeout 80m -v -tags machine $(SCENARIOS)/machine
 	@$(STAGE) 'a node of kubeadm, handed over' $(E2E) -timeout 60m -v -tags 'machine long' -run '^TestKubeadmHandover$$' $(SCENARIOS)/machine
@@ -179,10 +179,23 @@ upgrade-test: build ### a node gets this build in place of BEFORE=, one process 
 
 ##@ Beside the kubelet
 
+# How often bench measures each agent in turn, and whether the node has half of the processors: ONE_CORE=1. BENCH names
+# some of the benches. Their samples go to a folder, in JSON.
+ROUNDS ?= 3
+ONE_CORE ?=
+BENCH ?= $(if $(BEFORE),^TestBuilds$$,^TestBench)
+BENCH_RESULTS ?= bench-results
+
 .PHONY: bench
-bench: build ## memory, CPU, start times beside the kubelet's: BEFORE=
+bench: build ## memory, CPU, start times beside the kubelet's: ROUNDS= ONE_CORE=1 BENCH= BEFORE=
 	@$(RIG) build --with kubelet
-	MICROLET_BEFORE='$(BEFORE)' $(E2E) -timeout 120m -v -tags bench -run '$(if $(BEFORE),^TestBuilds$$,^TestBench)' ./compose/e2e/benches
+	MICROLET_BEFORE='$(BEFORE)' $(E2E) -timeout 300m -v -tags bench -run '$(BENCH)' ./compose/e2e/benches \
+		-args -rounds $(ROUNDS) $(if $(ONE_CORE),-one-core) -results $(abspath $(BENCH_RESULTS))
+
+.PHONY: bench-record
+bench-record: ### add the samples of the last bench of agents to the history, and draw it
+	GOWORK=off $(GO) -C $(OWN_TOOLS) run ./benchhistory -add $(abspath $(BENCH_RESULTS))/TestBenchAgents.json \
+		-chart $(abspath docs/images/performance.svg) $(abspath docs/performance.jsonl)
 
 # Upstream's specs: which family of compose/conformance/families, and with whom. In place of the family's, FOCUS is a
 # regular expression over names, LABELS a filter of labels, and PROCS how many run at once. MACHINE=1 gives the node a

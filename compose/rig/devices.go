@@ -19,8 +19,11 @@ const DevicePlugin = build.DevicePlugin
 type Process = process.Record
 
 // RunDevicePlugin starts a device plugin with these arguments. It runs until it is stopped, or until Down. Several may
-// run at the same time.
+// run at the same time. A node on a machine of its own has its plugins there: see Binary.
 func (i *Instance) RunDevicePlugin(args ...string) (Process, error) {
+	if i.onMachine() {
+		return Process{}, fmt.Errorf("start %s: the agent of instance %s is on a machine of its own", DevicePlugin, i.r.Name)
+	}
 	if i.r.Binaries[DevicePlugin] == "" {
 		return Process{}, fmt.Errorf("start %s: instance %s was made without the group %s", DevicePlugin, i.r.Name,
 			GroupDevices)

@@ -206,10 +206,6 @@ func (o *Options) machineDefaults() error {
 		return fmt.Errorf("group %s: its driver runs beside the node agent, and not in a machine of the node's own: leave "+
 			"out one of them", GroupCSI)
 	}
-	if o.Machine && slices.Contains(o.With, GroupDevices) {
-		return fmt.Errorf("group %s: its device plugins run beside the node agent, and not in a machine of the node's own: "+
-			"leave out one of them", GroupDevices)
-	}
 	if o.Machine && slices.Contains(o.With, GroupTraces) {
 		return fmt.Errorf("group %s: its receiver listens on this machine's loopback address, and not in a machine of the "+
 			"node's own: leave out one of them", GroupTraces)

@@ -67,7 +67,7 @@ func Run(ctx context.Context, cfg Config) error {
 }
 
 // reportNode has s register the Node, and report its status and its Lease.
-func reportNode(cfg *Config, s *service.Service, clients *api.Clients, health podsyncv1.PodsyncServiceClient) error {
+func reportNode(cfg *Config, s *service.Service, clients *api.Clients, asked podsyncv1.PodsyncServiceClient) error {
 	loop := schedule.New(s.Pulse.Turn)
 	var reporter *report.Reporter // set before the service runs, and so before due is called
 	due := func() {
@@ -75,14 +75,15 @@ func reportNode(cfg *Config, s *service.Service, clients *api.Clients, health po
 		loop.Kick(jobStatus)
 	}
 	entries := nodebus.Watch(s, func(string) { due() })
-	podsync := observe.NewPodsync(entries.PodsyncHeartbeat, health)
+	podsync := observe.NewPodsync(entries.PodsyncHeartbeat, asked)
 	ready := observe.NewReady(podsync)
 	events := outbox.NewRecorder(s.Bus, cfg.Service.NodeName, s.Log)
 	down := newShutdown(cfg.Kubelet.DelaysShutdown())
 	collector := &observe.Collector{
 		Settings: cfg.settings(), Network: observe.HostNetwork{}, Limits: cfg.limits(), Reservation: cfg.reservation(),
-		Capacity: entries.Capacity, Runtime: entries.Runtime, Volumes: entries.Volumes, CSI: entries.CSI,
-		Images: entries.Images, Extended: entries.Extended, Pressure: entries.Pressure, Ready: ready,
+		Capacity: entries.Capacity, Runtime: entries.Runtime, Images: entries.Images,
+		Volumes:  showing(entries, &observe.NodeVolumes{Entries: entries.Volumes, Client: asked, Log: s.Log}),
+		Extended: entries.Extended, Pressure: entries.Pressure, Ready: ready,
 		ShuttingDown: down.down.Load, Found: entries.Addresses, Log: s.Log,
 	}
 	accepted := func(*v1.Node) {}
@@ -118,6 +119,15 @@ func reportNode(cfg *Config, s *service.Service, clients *api.Clients, health po
 	s.Go("node watch", watched.Run)
 	s.Go("events", events.Run)
 	return nil
+}
+
+// showing returns what podsync says of volumes, and has entries know the list that the Node is to show.
+func showing(entries *nodebus.Entries, from *observe.NodeVolumes) func(context.Context) observe.VolumeEntries {
+	return func(ctx context.Context) observe.VolumeEntries {
+		v := from.Get(ctx)
+		entries.Showing(v.Volumes)
+		return v
+	}
 }
 
 // traced lets requests to the API server continue traces.

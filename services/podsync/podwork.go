@@ -135,7 +135,7 @@ func (p *podWork) start(ctx context.Context, s *service.Service, env *environmen
 // answer has s answer the callers of podsync's API.
 func (p *podWork) answer(s *service.Service, env *environment) {
 	api.Register(s, api.Deps{
-		Workers: env.workers, Pods: p.sources.Local, Mirrors: p.reports.Mirrors,
+		Workers: env.workers, Node: p.reports, Pods: p.sources.Local, Mirrors: p.reports.Mirrors,
 		Evictor: eviction.New(env.workers, env.events, s.Log, s.Metrics), Dead: p.housekeeping,
 		Volumes: p.resources.volumes.Manager,
 		Explain: api.ExplainDeps{

@@ -6,8 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -23,96 +23,75 @@ import (
 	"github.com/microlet/microlet/proto/role"
 )
 
-// What is measured, each several times: the median counts.
+// What is measured in a round, some of it several times: the median counts.
 const (
 	singles    = 10              // pods one after the other
 	pause      = 2 * time.Second // between them
 	batch      = 50              // pods at once
-	batchRuns  = 3
+	batchRuns  = 3               // where there is one round
 	idlePods   = 60
 	idleTime   = 30 * time.Second // over which CPU is counted
 	killRuns   = 5
+	settle     = time.Minute     // after the start of an agent
 	calmBefore = 5 * time.Second // what was started before has come to rest
 )
 
-// contender is an agent that is measured.
-type contender struct {
-	name  string
-	agent rig.Agent
-	args  []string
-	// build is another executable of microlet; empty is this one.
-	build string
-}
-
 // agents in the order in which they are measured.
 var agents = []contender{
-	{"kubelet", rig.AgentKubelet, nil, ""},
-	{"microlet", rig.AgentMicrolet, nil, ""},
-	{"microlet, single", rig.AgentMicrolet, []string{scene.SinglePlacement}, ""},
+	{name: "kubelet", agent: rig.AgentKubelet},
+	{name: "microlet", agent: rig.AgentMicrolet},
+	{name: "microlet, single", agent: rig.AgentMicrolet, args: []string{scene.SinglePlacement}},
 }
 
-// TestBenchAgents measures each agent on the same node and prints one table.
+// rowSingle is a pod that starts alone. With the runtime alone, it is Ready when its container has started.
+const rowSingle = "one pod, created to Ready, p50 (s)"
+
+// runtimeAlone is the runtime without an agent, which no agent can be faster than.
+var runtimeAlone = contender{name: "runtime alone", bare: true}
+
+// TestBenchAgents measures each agent on the same node, and the runtime alone, in rounds, and prints one table.
 func TestBenchAgents(t *testing.T) {
+	measureInRounds(t, *rounds, func(m *meter) {
+		if *oneCore {
+			m.apart()
+		}
+		m.undisturbed(1)
+	}, append(slices.Clone(agents), runtimeAlone)...)
+}
+
+// TestBenchKills measures pods that are created while the agent is killed.
+func TestBenchKills(t *testing.T) {
 	compare(t, func(m *meter) {
-		undisturbed(m)
+		m.warm()
 		m.kills()
 	}, agents...)
 }
 
-// undisturbed measures an agent that nothing kills.
-func undisturbed(m *meter) {
+// undisturbed measures an agent that nothing kills, or the runtime alone.
+func (m *meter) undisturbed(runs int) {
+	if m.bare {
+		m.bareSingles()
+		m.bareBatches(runs)
+		return
+	}
 	m.warm()
+	m.calm()
 	m.idle("0 pods")
 	m.singles()
-	m.batches()
+	m.batches(runs)
 	m.crowded()
 }
 
-// compare measures agents one after the other; the first is what the others are compared with.
-func compare(t *testing.T, measure func(m *meter), agents ...contender) {
-	t.Helper()
-	results := make([]map[string]float64, len(agents))
-	var rows []string
-	for i, a := range agents {
-		results[i] = map[string]float64{}
-		if a.build != "" {
-			switchToBuild(scene.Shared, t, a.build)
-		} else {
-			scene.Shared.SwitchTo(t, a.agent, a.args...)
-		}
-		measure(&meter{t: t, put: func(name string, value float64) {
-			if results[i][name] = value; !slices.Contains(rows, name) {
-				rows = append(rows, name)
-			}
-			t.Logf("%s: %s: %.3f", a.name, name, value)
-		}})
-	}
-	table := "| what |"
-	for _, a := range agents {
-		table += " " + a.name + " |"
-	}
-	for _, a := range agents[1:] {
-		table += fmt.Sprintf(" %s / %s |", a.name, agents[0].name)
-	}
-	table += "\n|" + strings.Repeat("---|", 2*len(agents)) + "\n"
-	for _, row := range rows {
-		table += "| " + row + " |"
-		for i := range agents {
-			table += fmt.Sprintf(" %.3f |", results[i][row])
-		}
-		for i := 1; i < len(agents); i++ {
-			table += fmt.Sprintf(" %.2f |", results[i][row]/results[0][row])
-		}
-		table += "\n"
-	}
-	t.Logf("medians on one machine, in one run:\n%s", table)
-}
-
-// meter measures the agent that runs.
+// meter measures the agent that runs, or the runtime alone.
 type meter struct {
 	t   *testing.T
 	put func(name string, value float64)
+	// bare says that no agent runs.
+	bare bool
 }
+
+// calm waits until the agent's start is over, for everything that it does once.
+func (m *meter) calm() { time.Sleep(settle) }
 
 // bound is a pause pod that is bound to the node at once, so that no scheduler is measured.
 func bound(name string) *corev1.Pod {
@@ -141,23 +120,49 @@ func (m *meter) singles() {
 		s.WaitReady(scene.Patience, name)
 		starts = append(starts, s.StartTime(name))
 	}
-	m.put("one pod, created to Ready, p50 (s)", record.Percentile(starts, 0.5).Seconds())
+	m.put(rowSingle, record.Percentile(starts, 0.5).Seconds())
 	s.DeleteAllPods()
 }
 
 // batches starts and deletes many pods at once.
-func (m *meter) batches() {
+func (m *meter) batches(count int) {
 	m.t.Helper()
 	var runs []batchTimes
-	for range batchRuns {
+	for range count {
 		time.Sleep(calmBefore)
 		runs = append(runs, m.batch(scene.New(m.t), func(p *corev1.Pod) *corev1.Pod { return p }))
 	}
 	m.putBatches("pods", runs)
+	m.putProcessors(runs)
+}
+
+// putProcessors puts the medians of what batches take of the processors.
+func (m *meter) putProcessors(runs []batchTimes) {
+	m.t.Helper()
+	names := slices.Sorted(maps.Keys(runs[0].starting))
+	for _, way := range []struct {
+		name string
+		of   func(batchTimes) map[string]time.Duration
+	}{
+		{"starting", func(b batchTimes) map[string]time.Duration { return b.starting }},
+		{"deleting", func(b batchTimes) map[string]time.Duration { return b.deleting }},
+	} {
+		for _, name := range names {
+			var all []time.Duration
+			for _, r := range runs {
+				all = append(all, way.of(r)[name])
+			}
+			m.put(fmt.Sprintf("CPU of %s for %s %d pods (s)", name, way.name, batch), record.Percentile(all, 0.5).Seconds())
+		}
+	}
 }
 
 // batchTimes are those of one batch: until all are Ready, a pod's median, and until all are gone.
-type batchTimes struct{ all, middle, deleted time.Duration }
+type batchTimes struct {
+	all, middle, deleted time.Duration
+	// starting and deleting are what that takes of the processors, by the name of who uses them; see processors.
+	starting, deleting map[string]time.Duration
+}
 
 // batch starts and deletes many pods at once, which change makes what they are.
 func (m *meter) batch(s *scene.Scene, change func(*corev1.Pod) *corev1.Pod) (b batchTimes) {
@@ -168,20 +173,22 @@ func (m *meter) batch(s *scene.Scene, change func(*corev1.Pod) *corev1.Pod) (b b
 		p := change(bound(fmt.Sprintf("many-%d", i)))
 		pods, names = append(pods, p), append(names, p.Name)
 	}
-	mark := s.Record.Mark()
+	mark, used := s.Record.Mark(), m.processors()
 	s.CreatePods(pods...)
 	s.WaitReady(2*scene.Patience, names...)
 	s.SyncRecord()
+	b.starting = since(used, m.processors())
 	starts, first, last := spread(record.PodTimes(s.Record.Since(mark)))
 	b.all, b.middle = last.Sub(first), record.Percentile(starts, 0.5)
 
-	mark = s.Record.Mark()
+	mark, used = s.Record.Mark(), m.processors()
 	if err := s.API.CoreV1().Pods(s.Namespace).DeleteCollection(m.t.Context(), metav1.DeleteOptions{},
 		metav1.ListOptions{}); err != nil {
 		m.t.Fatal(err)
 	}
 	s.Wait(2*scene.Patience, "the pods' end", s.AreGone(names...))
 	s.SyncRecord()
+	b.deleting = since(used, m.processors())
 	var begin, end time.Time
 	for _, times := range record.PodTimes(s.Record.Since(mark)) {
 		if begin.IsZero() || times.Deleted.Before(begin) {

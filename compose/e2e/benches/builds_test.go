@@ -21,8 +21,9 @@ func TestBuilds(t *testing.T) {
 	// How many pages of a program a process maps depends on how its file came into the page cache: both come alike.
 	dir := t.TempDir()
 	old, own := copyProgram(t, before, dir, "before"), copyProgram(t, scene.Shared.Executable, dir, "microlet")
-	compare(t, undisturbed,
-		contender{"before", rig.AgentMicrolet, nil, old}, contender{"microlet", rig.AgentMicrolet, nil, own})
+	measureInRounds(t, *rounds, func(m *meter) { m.undisturbed(1) },
+		contender{name: "before", agent: rig.AgentMicrolet, build: old},
+		contender{name: "microlet", agent: rig.AgentMicrolet, build: own})
 }
 
 // copyProgram copies a program to the disk under another name.

@@ -21,11 +21,11 @@ import (
 // parallel is near the runtime's best concurrency.
 const parallel = 4
 
-// TestBenchRuntime measures the runtime alone, called directly while no agent runs: what no node agent
-// can be faster than.
-func TestBenchRuntime(t *testing.T) {
-	warmUp := &meter{t: t}
-	warmUp.warm() // the image is present
+// without stops the agent until the test ends.
+func without(t *testing.T) {
+	t.Helper()
+	m := &meter{t: t}
+	m.warm() // the image is present
 	if err := scene.Shared.StopAgent(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -36,40 +36,70 @@ func TestBenchRuntime(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	err := scene.Shared.CRI(func(c runtimeapi.RuntimeServiceClient) error {
-		var ones []time.Duration
+}
+
+// bareSingles calls the runtime directly while no agent runs, for one pod after the other.
+func (m *meter) bareSingles() {
+	m.t.Helper()
+	var ones []time.Duration
+	m.callRuntime(func(c runtimeapi.RuntimeServiceClient) error {
 		for i := range singles {
 			began := time.Now()
-			id, err := runPod(t.Context(), c, fmt.Sprintf("one-%d", i))
+			id, err := runPod(m.t.Context(), c, fmt.Sprintf("one-%d", i))
 			if err != nil {
 				return err
 			}
 			ones = append(ones, time.Since(began))
-			if err := endPod(t.Context(), c, id); err != nil {
+			if err := endPod(m.t.Context(), c, id); err != nil {
 				return err
 			}
 		}
-		began := time.Now()
-		ids, err := each(batch,
-			func(i int) (string, error) { return runPod(t.Context(), c, fmt.Sprintf("many-%d", i)) })
-		if err != nil {
-			return err
-		}
-		ran := time.Since(began)
-		began = time.Now()
-		if _, err := each(batch, func(i int) (string, error) {
-			return "",
-				endPod(t.Context(), c, ids[i])
-		}); err != nil {
-			return err
-		}
-		t.Logf("runtime alone, %d calls at a time:\n| what | runtime alone |\n|---|---|\n| one pod: sandbox, create, "+
-			"start, p50 (s) | %.3f |\n| %d pods, until all run (s) | %.3f |\n| %d pods stopped and removed (s) | %.3f |",
-			parallel, record.Percentile(ones, 0.5).Seconds(), batch, ran.Seconds(), batch, time.Since(began).Seconds())
 		return nil
 	})
+	m.put(rowSingle, record.Percentile(ones, 0.5).Seconds())
+}
+
+// bareBatches does it for many pods, a few at a time.
+func (m *meter) bareBatches(count int) {
+	m.t.Helper()
+	var runs []batchTimes
+	for range count {
+		time.Sleep(calmBefore)
+		m.callRuntime(func(c runtimeapi.RuntimeServiceClient) error {
+			b, err := m.bareBatch(c)
+			runs = append(runs, b)
+			return err
+		})
+	}
+	m.putBatches("pods", runs)
+	m.putProcessors(runs)
+}
+
+func (m *meter) bareBatch(c runtimeapi.RuntimeServiceClient) (b batchTimes, err error) {
+	var mu sync.Mutex
+	var starts []time.Duration
+	began, used := time.Now(), m.processors()
+	ids, err := each(batch, func(i int) (string, error) {
+		id, err := runPod(m.t.Context(), c, fmt.Sprintf("many-%d", i))
+		mu.Lock()
+		starts = append(starts, time.Since(began))
+		mu.Unlock()
+		return id, err
+	})
 	if err != nil {
-		t.Fatal(err)
+		return b, err
+	}
+	b.all, b.middle, b.starting = time.Since(began), record.Percentile(starts, 0.5), since(used, m.processors())
+	began, used = time.Now(), m.processors()
+	_, err = each(batch, func(i int) (string, error) { return "", endPod(m.t.Context(), c, ids[i]) })
+	b.deleted, b.deleting = time.Since(began), since(used, m.processors())
+	return b, err
+}
+
+func (m *meter) callRuntime(call func(runtimeapi.RuntimeServiceClient) error) {
+	m.t.Helper()
+	if err := scene.Shared.CRI(call); err != nil {
+		m.t.Fatal(err)
 	}
 }
 

@@ -81,6 +81,9 @@ func (m *meter) places(node, others []int) map[int][]int {
 			places[p.PID] = node
 		}
 	}
+	if m.bare {
+		return places
+	}
 	agent, err := scene.Shared.AgentPID()
 	if err != nil {
 		m.t.Error(err)
@@ -112,14 +115,14 @@ func (m *meter) audience() {
 			present = streamload.Start(s, m.t)
 		}
 		time.Sleep(calmBefore)
-		before, called, began := m.shares(), m.calls(), time.Now()
+		before, called, began := m.shares(), m.calls(startCalls...), time.Now()
 		took := m.turn(s, fmt.Sprintf("turn-%d", i))
 		starts[with] = append(starts[with], took...)
 		lasted[with] += time.Since(began)
 		if used[with] == nil {
 			used[with], calls[with] = map[string]time.Duration{}, map[string]mean{}
 		}
-		for name, at := range m.calls() {
+		for name, at := range m.calls(startCalls...) {
 			calls[with][name] = calls[with][name].plus(at, 1).plus(called[name], -1)
 		}
 		for name, at := range m.shares() {
@@ -180,8 +183,11 @@ func (a mean) plus(b mean, sign float64) mean {
 
 func (a mean) value() float64 { return a.sum / a.count }
 
-// calls are those of the runtime that start a pod, as the agent has measured them so far.
-func (m *meter) calls() map[string]mean {
+// startCalls are the calls of the runtime that start a pod.
+var startCalls = []string{"run_podsandbox", "create_container", "start_container"}
+
+// calls are those of the runtime, by name, as the agent has measured them so far.
+func (m *meter) calls(names ...string) map[string]mean {
 	m.t.Helper()
 	text, err := scene.Shared.API.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes", scene.Shared.NodeName(),
 		"proxy/metrics").Do(m.t.Context()).Raw()
@@ -197,7 +203,7 @@ func (m *meter) calls() map[string]mean {
 	for _, metric := range families["kubelet_runtime_operations_duration_seconds"].GetMetric() {
 		for _, label := range metric.GetLabel() {
 			if label.GetName() == "operation_type" &&
-				slices.Contains([]string{"run_podsandbox", "create_container", "start_container"}, label.GetValue()) {
+				slices.Contains(names, label.GetValue()) {
 				h := metric.GetHistogram()
 				all[label.GetValue()] = mean{h.GetSampleSum(), float64(h.GetSampleCount())}
 			}

@@ -50,6 +50,25 @@ type podsync struct {
 	podsyncv1.UnimplementedPodsyncServiceServer
 	mu    sync.Mutex
 	turns uint64
+	// volumes is what it answers for; nil is a podsync of an earlier version.
+	volumes *podsyncv1.GetNodeVolumesResponse
+}
+
+func (p *podsync) setVolumes(m *podsyncv1.GetNodeVolumesResponse) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.volumes = m
+}
+
+func (p *podsync) GetNodeVolumes(
+	ctx context.Context, r *podsyncv1.GetNodeVolumesRequest,
+) (*podsyncv1.GetNodeVolumesResponse, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.volumes == nil {
+		return p.UnimplementedPodsyncServiceServer.GetNodeVolumes(ctx, r)
+	}
+	return p.volumes, nil
 }
 
 func (p *podsync) GetHealth(context.Context, *podsyncv1.GetHealthRequest) (*podsyncv1.GetHealthResponse, error) {

@@ -56,3 +56,32 @@ func TestVolumesInUse(t *testing.T) {
 	h.await("what was put while nodestatus was away is in use", inUse("b", "c"))
 	h.await("podsync hears of it", accepted(3))
 }
+
+// An attacker who controls the bus adds no label to the Node, and has no volume detached: podsync itself is asked.
+func TestForgedVolumes(t *testing.T) {
+	h := newHost(t)
+	driver := func(zone string) *podsyncv1.CSIDrivers {
+		return &podsyncv1.CSIDrivers{Drivers: []*podsyncv1.CSIDrivers_Driver{
+			{Name: "d", NodeId: "n", Topology: map[string]string{"topology.d/" + zone: zone}}}}
+	}
+	h.podsync.setVolumes(&podsyncv1.GetNodeVolumesResponse{
+		Volumes: &podsyncv1.Volumes{InUse: []string{"mounted"}}, CsiDrivers: driver("here"),
+	})
+	h.start()
+	h.startOthers()
+	h.writes.Put(subject.NodeVolumes, &podsyncv1.Volumes{})
+	h.writes.Put(subject.NodeCSI, driver("forged"))
+	shows := func(volumes ...v1.UniqueVolumeName) func(a *apiserver) bool {
+		return func(a *apiserver) bool {
+			return a.node != nil && a.node.Labels["topology.d/here"] != "" && slices.Equal(a.node.Status.VolumesInUse, volumes)
+		}
+	}
+	h.await("the Node shows what podsync says", shows("mounted"))
+
+	h.podsync.setVolumes(&podsyncv1.GetNodeVolumesResponse{
+		Volumes: &podsyncv1.Volumes{InUse: []string{"mounted", "second"}}, CsiDrivers: driver("here"),
+	})
+	h.writes.Put(subject.NodeVolumes, &podsyncv1.Volumes{InUse: []string{"forged"}})
+	h.await("the Node shows a second volume", shows("mounted", "second"))
+	h.await("the Node has no other label", func(a *apiserver) bool { return a.node.Labels["topology.d/forged"] == "" })
+}

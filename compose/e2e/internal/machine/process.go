@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -92,6 +93,21 @@ func CPU(pid int) (time.Duration, error) {
 		ticks += n
 	}
 	return time.Duration(ticks) * (time.Second / 100), nil // USER_HZ is 100 wherever Go runs
+}
+
+// Used is what all processes and the kernel have used of the processors since the start of the machine.
+func Used() (time.Duration, error) {
+	proc, err := procfs.NewDefaultFS()
+	if err != nil {
+		return 0, err
+	}
+	stat, err := proc.Stat()
+	if err != nil {
+		return 0, err
+	}
+	t := stat.CPUTotal // the time of guests is a part of the user's; see proc_stat(5)
+	seconds := t.User + t.Nice + t.System + t.IRQ + t.SoftIRQ
+	return time.Duration(seconds * float64(time.Second)), nil
 }
 
 // PSS is the proportional set size of a process in bytes.

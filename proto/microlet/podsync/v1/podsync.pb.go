@@ -191,7 +191,7 @@ func (x RunPodResponse_Outcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RunPodResponse_Outcome.Descriptor instead.
 func (RunPodResponse_Outcome) EnumDescriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{12, 0}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{14, 0}
 }
 
 // Pod is the value of PODS/<podUID>: an admitted pod.
@@ -697,6 +697,97 @@ func (x *CSIDrivers) GetDrivers() []*CSIDrivers_Driver {
 	return nil
 }
 
+// GetNodeVolumesRequest asks for what the Node is to show of volumes.
+type GetNodeVolumesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetNodeVolumesRequest) Reset() {
+	*x = GetNodeVolumesRequest{}
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetNodeVolumesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetNodeVolumesRequest) ProtoMessage() {}
+
+func (x *GetNodeVolumesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetNodeVolumesRequest.ProtoReflect.Descriptor instead.
+func (*GetNodeVolumesRequest) Descriptor() ([]byte, []int) {
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{7}
+}
+
+// GetNodeVolumesResponse is what podsync has put into NODE/volumes and NODE/csi last. A message is missing while podsync
+// has not put it.
+type GetNodeVolumesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Volumes       *Volumes               `protobuf:"bytes,1,opt,name=volumes,proto3" json:"volumes,omitempty"`
+	CsiDrivers    *CSIDrivers            `protobuf:"bytes,2,opt,name=csi_drivers,json=csiDrivers,proto3" json:"csi_drivers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetNodeVolumesResponse) Reset() {
+	*x = GetNodeVolumesResponse{}
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetNodeVolumesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetNodeVolumesResponse) ProtoMessage() {}
+
+func (x *GetNodeVolumesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetNodeVolumesResponse.ProtoReflect.Descriptor instead.
+func (*GetNodeVolumesResponse) Descriptor() ([]byte, []int) {
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *GetNodeVolumesResponse) GetVolumes() *Volumes {
+	if x != nil {
+		return x.Volumes
+	}
+	return nil
+}
+
+func (x *GetNodeVolumesResponse) GetCsiDrivers() *CSIDrivers {
+	if x != nil {
+		return x.CsiDrivers
+	}
+	return nil
+}
+
 // GetHealthRequest asks about the health of podsync's loops.
 type GetHealthRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -706,7 +797,7 @@ type GetHealthRequest struct {
 
 func (x *GetHealthRequest) Reset() {
 	*x = GetHealthRequest{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[7]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -718,7 +809,7 @@ func (x *GetHealthRequest) String() string {
 func (*GetHealthRequest) ProtoMessage() {}
 
 func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[7]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -731,7 +822,7 @@ func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthRequest.ProtoReflect.Descriptor instead.
 func (*GetHealthRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{7}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{9}
 }
 
 // GetHealthResponse shows whether podsync's dispatcher makes progress, whatever the state of the runtime and the API
@@ -748,7 +839,7 @@ type GetHealthResponse struct {
 
 func (x *GetHealthResponse) Reset() {
 	*x = GetHealthResponse{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[8]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -760,7 +851,7 @@ func (x *GetHealthResponse) String() string {
 func (*GetHealthResponse) ProtoMessage() {}
 
 func (x *GetHealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[8]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -773,7 +864,7 @@ func (x *GetHealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthResponse.ProtoReflect.Descriptor instead.
 func (*GetHealthResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{8}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetHealthResponse) GetTurns() uint64 {
@@ -800,7 +891,7 @@ type WakePodRequest struct {
 
 func (x *WakePodRequest) Reset() {
 	*x = WakePodRequest{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[9]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -812,7 +903,7 @@ func (x *WakePodRequest) String() string {
 func (*WakePodRequest) ProtoMessage() {}
 
 func (x *WakePodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[9]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -825,7 +916,7 @@ func (x *WakePodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WakePodRequest.ProtoReflect.Descriptor instead.
 func (*WakePodRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{9}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *WakePodRequest) GetPodUid() string {
@@ -844,7 +935,7 @@ type WakePodResponse struct {
 
 func (x *WakePodResponse) Reset() {
 	*x = WakePodResponse{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[10]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -856,7 +947,7 @@ func (x *WakePodResponse) String() string {
 func (*WakePodResponse) ProtoMessage() {}
 
 func (x *WakePodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[10]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -869,7 +960,7 @@ func (x *WakePodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WakePodResponse.ProtoReflect.Descriptor instead.
 func (*WakePodResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{10}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{12}
 }
 
 // RunPodRequest requests that a pod runs on this node until RemovePod, also after a restart.
@@ -883,7 +974,7 @@ type RunPodRequest struct {
 
 func (x *RunPodRequest) Reset() {
 	*x = RunPodRequest{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[11]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -895,7 +986,7 @@ func (x *RunPodRequest) String() string {
 func (*RunPodRequest) ProtoMessage() {}
 
 func (x *RunPodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[11]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -908,7 +999,7 @@ func (x *RunPodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunPodRequest.ProtoReflect.Descriptor instead.
 func (*RunPodRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{11}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RunPodRequest) GetManifest() []byte {
@@ -930,7 +1021,7 @@ type RunPodResponse struct {
 
 func (x *RunPodResponse) Reset() {
 	*x = RunPodResponse{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[12]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -942,7 +1033,7 @@ func (x *RunPodResponse) String() string {
 func (*RunPodResponse) ProtoMessage() {}
 
 func (x *RunPodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[12]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -955,7 +1046,7 @@ func (x *RunPodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunPodResponse.ProtoReflect.Descriptor instead.
 func (*RunPodResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{12}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RunPodResponse) GetPod() *LocalPod {
@@ -985,7 +1076,7 @@ type RemovePodRequest struct {
 
 func (x *RemovePodRequest) Reset() {
 	*x = RemovePodRequest{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[13]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -997,7 +1088,7 @@ func (x *RemovePodRequest) String() string {
 func (*RemovePodRequest) ProtoMessage() {}
 
 func (x *RemovePodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[13]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1010,7 +1101,7 @@ func (x *RemovePodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemovePodRequest.ProtoReflect.Descriptor instead.
 func (*RemovePodRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{13}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RemovePodRequest) GetName() string {
@@ -1037,7 +1128,7 @@ type RemovePodResponse struct {
 
 func (x *RemovePodResponse) Reset() {
 	*x = RemovePodResponse{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[14]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1049,7 +1140,7 @@ func (x *RemovePodResponse) String() string {
 func (*RemovePodResponse) ProtoMessage() {}
 
 func (x *RemovePodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[14]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1062,7 +1153,7 @@ func (x *RemovePodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemovePodResponse.ProtoReflect.Descriptor instead.
 func (*RemovePodResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{14}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RemovePodResponse) GetPod() *LocalPod {
@@ -1082,7 +1173,7 @@ type GetLocalPodRequest struct {
 
 func (x *GetLocalPodRequest) Reset() {
 	*x = GetLocalPodRequest{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[15]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1094,7 +1185,7 @@ func (x *GetLocalPodRequest) String() string {
 func (*GetLocalPodRequest) ProtoMessage() {}
 
 func (x *GetLocalPodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[15]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1107,7 +1198,7 @@ func (x *GetLocalPodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLocalPodRequest.ProtoReflect.Descriptor instead.
 func (*GetLocalPodRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{15}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetLocalPodRequest) GetUid() string {
@@ -1129,7 +1220,7 @@ type GetLocalPodResponse struct {
 
 func (x *GetLocalPodResponse) Reset() {
 	*x = GetLocalPodResponse{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[16]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1141,7 +1232,7 @@ func (x *GetLocalPodResponse) String() string {
 func (*GetLocalPodResponse) ProtoMessage() {}
 
 func (x *GetLocalPodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[16]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1154,7 +1245,7 @@ func (x *GetLocalPodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLocalPodResponse.ProtoReflect.Descriptor instead.
 func (*GetLocalPodResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{16}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetLocalPodResponse) GetPod() *LocalPod {
@@ -1180,7 +1271,7 @@ type ListLocalPodsRequest struct {
 
 func (x *ListLocalPodsRequest) Reset() {
 	*x = ListLocalPodsRequest{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[17]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1192,7 +1283,7 @@ func (x *ListLocalPodsRequest) String() string {
 func (*ListLocalPodsRequest) ProtoMessage() {}
 
 func (x *ListLocalPodsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[17]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1205,7 +1296,7 @@ func (x *ListLocalPodsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLocalPodsRequest.ProtoReflect.Descriptor instead.
 func (*ListLocalPodsRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{17}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{19}
 }
 
 // ListLocalPodsResponse has the pods, ordered by namespace and name.
@@ -1218,7 +1309,7 @@ type ListLocalPodsResponse struct {
 
 func (x *ListLocalPodsResponse) Reset() {
 	*x = ListLocalPodsResponse{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[18]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1230,7 +1321,7 @@ func (x *ListLocalPodsResponse) String() string {
 func (*ListLocalPodsResponse) ProtoMessage() {}
 
 func (x *ListLocalPodsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[18]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1243,7 +1334,7 @@ func (x *ListLocalPodsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLocalPodsResponse.ProtoReflect.Descriptor instead.
 func (*ListLocalPodsResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{18}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListLocalPodsResponse) GetPods() []*LocalPod {
@@ -1265,7 +1356,7 @@ type LocalPod struct {
 
 func (x *LocalPod) Reset() {
 	*x = LocalPod{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[19]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1277,7 +1368,7 @@ func (x *LocalPod) String() string {
 func (*LocalPod) ProtoMessage() {}
 
 func (x *LocalPod) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[19]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1290,7 +1381,7 @@ func (x *LocalPod) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocalPod.ProtoReflect.Descriptor instead.
 func (*LocalPod) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{19}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *LocalPod) GetNamespace() string {
@@ -1337,7 +1428,7 @@ type EvictRequest struct {
 
 func (x *EvictRequest) Reset() {
 	*x = EvictRequest{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[20]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1349,7 +1440,7 @@ func (x *EvictRequest) String() string {
 func (*EvictRequest) ProtoMessage() {}
 
 func (x *EvictRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[20]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1362,7 +1453,7 @@ func (x *EvictRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvictRequest.ProtoReflect.Descriptor instead.
 func (*EvictRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{20}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *EvictRequest) GetPodUid() string {
@@ -1423,7 +1514,7 @@ type ExceededLimit struct {
 
 func (x *ExceededLimit) Reset() {
 	*x = ExceededLimit{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[21]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1435,7 +1526,7 @@ func (x *ExceededLimit) String() string {
 func (*ExceededLimit) ProtoMessage() {}
 
 func (x *ExceededLimit) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[21]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1448,7 +1539,7 @@ func (x *ExceededLimit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExceededLimit.ProtoReflect.Descriptor instead.
 func (*ExceededLimit) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{21}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ExceededLimit) GetEmptyDir() string {
@@ -1484,7 +1575,7 @@ type EvictResponse struct {
 
 func (x *EvictResponse) Reset() {
 	*x = EvictResponse{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[22]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1496,7 +1587,7 @@ func (x *EvictResponse) String() string {
 func (*EvictResponse) ProtoMessage() {}
 
 func (x *EvictResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[22]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1509,7 +1600,7 @@ func (x *EvictResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvictResponse.ProtoReflect.Descriptor instead.
 func (*EvictResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{22}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *EvictResponse) GetStopping() bool {
@@ -1528,7 +1619,7 @@ type RemoveDeadContainersRequest struct {
 
 func (x *RemoveDeadContainersRequest) Reset() {
 	*x = RemoveDeadContainersRequest{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[23]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1540,7 +1631,7 @@ func (x *RemoveDeadContainersRequest) String() string {
 func (*RemoveDeadContainersRequest) ProtoMessage() {}
 
 func (x *RemoveDeadContainersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[23]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1553,7 +1644,7 @@ func (x *RemoveDeadContainersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveDeadContainersRequest.ProtoReflect.Descriptor instead.
 func (*RemoveDeadContainersRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{23}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{25}
 }
 
 // RemoveDeadContainersResponse says how many containers were removed.
@@ -1566,7 +1657,7 @@ type RemoveDeadContainersResponse struct {
 
 func (x *RemoveDeadContainersResponse) Reset() {
 	*x = RemoveDeadContainersResponse{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[24]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1578,7 +1669,7 @@ func (x *RemoveDeadContainersResponse) String() string {
 func (*RemoveDeadContainersResponse) ProtoMessage() {}
 
 func (x *RemoveDeadContainersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[24]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1591,7 +1682,7 @@ func (x *RemoveDeadContainersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveDeadContainersResponse.ProtoReflect.Descriptor instead.
 func (*RemoveDeadContainersResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{24}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RemoveDeadContainersResponse) GetRemoved() int32 {
@@ -1613,7 +1704,7 @@ type GetVolumeStatsRequest struct {
 
 func (x *GetVolumeStatsRequest) Reset() {
 	*x = GetVolumeStatsRequest{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[25]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1625,7 +1716,7 @@ func (x *GetVolumeStatsRequest) String() string {
 func (*GetVolumeStatsRequest) ProtoMessage() {}
 
 func (x *GetVolumeStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[25]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1638,7 +1729,7 @@ func (x *GetVolumeStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetVolumeStatsRequest.ProtoReflect.Descriptor instead.
 func (*GetVolumeStatsRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{25}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *GetVolumeStatsRequest) GetPodUid() string {
@@ -1670,7 +1761,7 @@ type GetVolumeStatsResponse struct {
 
 func (x *GetVolumeStatsResponse) Reset() {
 	*x = GetVolumeStatsResponse{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[26]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1682,7 +1773,7 @@ func (x *GetVolumeStatsResponse) String() string {
 func (*GetVolumeStatsResponse) ProtoMessage() {}
 
 func (x *GetVolumeStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[26]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1695,7 +1786,7 @@ func (x *GetVolumeStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetVolumeStatsResponse.ProtoReflect.Descriptor instead.
 func (*GetVolumeStatsResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{26}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *GetVolumeStatsResponse) GetCapacityBytes() uint64 {
@@ -1752,7 +1843,7 @@ type Runtime_Condition struct {
 
 func (x *Runtime_Condition) Reset() {
 	*x = Runtime_Condition{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[27]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1764,7 +1855,7 @@ func (x *Runtime_Condition) String() string {
 func (*Runtime_Condition) ProtoMessage() {}
 
 func (x *Runtime_Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[27]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1813,7 +1904,7 @@ type Runtime_Handler struct {
 
 func (x *Runtime_Handler) Reset() {
 	*x = Runtime_Handler{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[28]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1825,7 +1916,7 @@ func (x *Runtime_Handler) String() string {
 func (*Runtime_Handler) ProtoMessage() {}
 
 func (x *Runtime_Handler) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[28]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1876,7 +1967,7 @@ type CSIDrivers_Driver struct {
 
 func (x *CSIDrivers_Driver) Reset() {
 	*x = CSIDrivers_Driver{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[31]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1888,7 +1979,7 @@ func (x *CSIDrivers_Driver) String() string {
 func (*CSIDrivers_Driver) ProtoMessage() {}
 
 func (x *CSIDrivers_Driver) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[31]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1992,7 +2083,12 @@ const file_microlet_podsync_v1_podsync_proto_rawDesc = "" +
 	"\btopology\x18\x03 \x03(\v24.microlet.podsync.v1.CSIDrivers.Driver.TopologyEntryR\btopology\x1a;\n" +
 	"\rTopologyEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x12\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x17\n" +
+	"\x15GetNodeVolumesRequest\"\x92\x01\n" +
+	"\x16GetNodeVolumesResponse\x126\n" +
+	"\avolumes\x18\x01 \x01(\v2\x1c.microlet.podsync.v1.VolumesR\avolumes\x12@\n" +
+	"\vcsi_drivers\x18\x02 \x01(\v2\x1f.microlet.podsync.v1.CSIDriversR\n" +
+	"csiDrivers\"\x12\n" +
 	"\x10GetHealthRequest\"V\n" +
 	"\x11GetHealthResponse\x12\x14\n" +
 	"\x05turns\x18\x01 \x01(\x04R\x05turns\x12+\n" +
@@ -2071,9 +2167,10 @@ const file_microlet_podsync_v1_podsync_proto_rawDesc = "" +
 	"\x17CONTAINER_STATE_CREATED\x10\x01\x12\x1b\n" +
 	"\x17CONTAINER_STATE_RUNNING\x10\x02\x12\x1a\n" +
 	"\x16CONTAINER_STATE_EXITED\x10\x03\x12\x1b\n" +
-	"\x17CONTAINER_STATE_UNKNOWN\x10\x042\x9c\a\n" +
+	"\x17CONTAINER_STATE_UNKNOWN\x10\x042\x87\b\n" +
 	"\x0ePodsyncService\x12Z\n" +
-	"\tGetHealth\x12%.microlet.podsync.v1.GetHealthRequest\x1a&.microlet.podsync.v1.GetHealthResponse\x12Y\n" +
+	"\tGetHealth\x12%.microlet.podsync.v1.GetHealthRequest\x1a&.microlet.podsync.v1.GetHealthResponse\x12i\n" +
+	"\x0eGetNodeVolumes\x12*.microlet.podsync.v1.GetNodeVolumesRequest\x1a+.microlet.podsync.v1.GetNodeVolumesResponse\x12Y\n" +
 	"\aWakePod\x12#.microlet.podsync.v1.WakePodRequest\x1a$.microlet.podsync.v1.WakePodResponse\"\x03\x88\x02\x01\x12V\n" +
 	"\x06RunPod\x12\".microlet.podsync.v1.RunPodRequest\x1a#.microlet.podsync.v1.RunPodResponse\"\x03\x88\x02\x01\x12_\n" +
 	"\tRemovePod\x12%.microlet.podsync.v1.RemovePodRequest\x1a&.microlet.podsync.v1.RemovePodResponse\"\x03\x88\x02\x01\x12e\n" +
@@ -2107,7 +2204,7 @@ func file_microlet_podsync_v1_podsync_proto_rawDescGZIP() []byte {
 }
 
 var file_microlet_podsync_v1_podsync_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_microlet_podsync_v1_podsync_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_microlet_podsync_v1_podsync_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_microlet_podsync_v1_podsync_proto_goTypes = []any{
 	(PodSource)(0),                       // 0: microlet.podsync.v1.PodSource
 	(ContainerState)(0),                  // 1: microlet.podsync.v1.ContainerState
@@ -2119,91 +2216,97 @@ var file_microlet_podsync_v1_podsync_proto_goTypes = []any{
 	(*Capacity)(nil),                     // 7: microlet.podsync.v1.Capacity
 	(*Volumes)(nil),                      // 8: microlet.podsync.v1.Volumes
 	(*CSIDrivers)(nil),                   // 9: microlet.podsync.v1.CSIDrivers
-	(*GetHealthRequest)(nil),             // 10: microlet.podsync.v1.GetHealthRequest
-	(*GetHealthResponse)(nil),            // 11: microlet.podsync.v1.GetHealthResponse
-	(*WakePodRequest)(nil),               // 12: microlet.podsync.v1.WakePodRequest
-	(*WakePodResponse)(nil),              // 13: microlet.podsync.v1.WakePodResponse
-	(*RunPodRequest)(nil),                // 14: microlet.podsync.v1.RunPodRequest
-	(*RunPodResponse)(nil),               // 15: microlet.podsync.v1.RunPodResponse
-	(*RemovePodRequest)(nil),             // 16: microlet.podsync.v1.RemovePodRequest
-	(*RemovePodResponse)(nil),            // 17: microlet.podsync.v1.RemovePodResponse
-	(*GetLocalPodRequest)(nil),           // 18: microlet.podsync.v1.GetLocalPodRequest
-	(*GetLocalPodResponse)(nil),          // 19: microlet.podsync.v1.GetLocalPodResponse
-	(*ListLocalPodsRequest)(nil),         // 20: microlet.podsync.v1.ListLocalPodsRequest
-	(*ListLocalPodsResponse)(nil),        // 21: microlet.podsync.v1.ListLocalPodsResponse
-	(*LocalPod)(nil),                     // 22: microlet.podsync.v1.LocalPod
-	(*EvictRequest)(nil),                 // 23: microlet.podsync.v1.EvictRequest
-	(*ExceededLimit)(nil),                // 24: microlet.podsync.v1.ExceededLimit
-	(*EvictResponse)(nil),                // 25: microlet.podsync.v1.EvictResponse
-	(*RemoveDeadContainersRequest)(nil),  // 26: microlet.podsync.v1.RemoveDeadContainersRequest
-	(*RemoveDeadContainersResponse)(nil), // 27: microlet.podsync.v1.RemoveDeadContainersResponse
-	(*GetVolumeStatsRequest)(nil),        // 28: microlet.podsync.v1.GetVolumeStatsRequest
-	(*GetVolumeStatsResponse)(nil),       // 29: microlet.podsync.v1.GetVolumeStatsResponse
-	(*Runtime_Condition)(nil),            // 30: microlet.podsync.v1.Runtime.Condition
-	(*Runtime_Handler)(nil),              // 31: microlet.podsync.v1.Runtime.Handler
-	nil,                                  // 32: microlet.podsync.v1.Capacity.CapacityEntry
-	nil,                                  // 33: microlet.podsync.v1.Capacity.AllocatableEntry
-	(*CSIDrivers_Driver)(nil),            // 34: microlet.podsync.v1.CSIDrivers.Driver
-	nil,                                  // 35: microlet.podsync.v1.CSIDrivers.Driver.TopologyEntry
-	nil,                                  // 36: microlet.podsync.v1.EvictRequest.AnnotationsEntry
-	(*timestamppb.Timestamp)(nil),        // 37: google.protobuf.Timestamp
+	(*GetNodeVolumesRequest)(nil),        // 10: microlet.podsync.v1.GetNodeVolumesRequest
+	(*GetNodeVolumesResponse)(nil),       // 11: microlet.podsync.v1.GetNodeVolumesResponse
+	(*GetHealthRequest)(nil),             // 12: microlet.podsync.v1.GetHealthRequest
+	(*GetHealthResponse)(nil),            // 13: microlet.podsync.v1.GetHealthResponse
+	(*WakePodRequest)(nil),               // 14: microlet.podsync.v1.WakePodRequest
+	(*WakePodResponse)(nil),              // 15: microlet.podsync.v1.WakePodResponse
+	(*RunPodRequest)(nil),                // 16: microlet.podsync.v1.RunPodRequest
+	(*RunPodResponse)(nil),               // 17: microlet.podsync.v1.RunPodResponse
+	(*RemovePodRequest)(nil),             // 18: microlet.podsync.v1.RemovePodRequest
+	(*RemovePodResponse)(nil),            // 19: microlet.podsync.v1.RemovePodResponse
+	(*GetLocalPodRequest)(nil),           // 20: microlet.podsync.v1.GetLocalPodRequest
+	(*GetLocalPodResponse)(nil),          // 21: microlet.podsync.v1.GetLocalPodResponse
+	(*ListLocalPodsRequest)(nil),         // 22: microlet.podsync.v1.ListLocalPodsRequest
+	(*ListLocalPodsResponse)(nil),        // 23: microlet.podsync.v1.ListLocalPodsResponse
+	(*LocalPod)(nil),                     // 24: microlet.podsync.v1.LocalPod
+	(*EvictRequest)(nil),                 // 25: microlet.podsync.v1.EvictRequest
+	(*ExceededLimit)(nil),                // 26: microlet.podsync.v1.ExceededLimit
+	(*EvictResponse)(nil),                // 27: microlet.podsync.v1.EvictResponse
+	(*RemoveDeadContainersRequest)(nil),  // 28: microlet.podsync.v1.RemoveDeadContainersRequest
+	(*RemoveDeadContainersResponse)(nil), // 29: microlet.podsync.v1.RemoveDeadContainersResponse
+	(*GetVolumeStatsRequest)(nil),        // 30: microlet.podsync.v1.GetVolumeStatsRequest
+	(*GetVolumeStatsResponse)(nil),       // 31: microlet.podsync.v1.GetVolumeStatsResponse
+	(*Runtime_Condition)(nil),            // 32: microlet.podsync.v1.Runtime.Condition
+	(*Runtime_Handler)(nil),              // 33: microlet.podsync.v1.Runtime.Handler
+	nil,                                  // 34: microlet.podsync.v1.Capacity.CapacityEntry
+	nil,                                  // 35: microlet.podsync.v1.Capacity.AllocatableEntry
+	(*CSIDrivers_Driver)(nil),            // 36: microlet.podsync.v1.CSIDrivers.Driver
+	nil,                                  // 37: microlet.podsync.v1.CSIDrivers.Driver.TopologyEntry
+	nil,                                  // 38: microlet.podsync.v1.EvictRequest.AnnotationsEntry
+	(*timestamppb.Timestamp)(nil),        // 39: google.protobuf.Timestamp
 }
 var file_microlet_podsync_v1_podsync_proto_depIdxs = []int32{
 	0,  // 0: microlet.podsync.v1.Pod.source:type_name -> microlet.podsync.v1.PodSource
 	1,  // 1: microlet.podsync.v1.Container.state:type_name -> microlet.podsync.v1.ContainerState
-	37, // 2: microlet.podsync.v1.Container.started:type_name -> google.protobuf.Timestamp
+	39, // 2: microlet.podsync.v1.Container.started:type_name -> google.protobuf.Timestamp
 	4,  // 3: microlet.podsync.v1.PodStatus.containers:type_name -> microlet.podsync.v1.Container
-	30, // 4: microlet.podsync.v1.Runtime.runtime_ready:type_name -> microlet.podsync.v1.Runtime.Condition
-	30, // 5: microlet.podsync.v1.Runtime.network_ready:type_name -> microlet.podsync.v1.Runtime.Condition
-	31, // 6: microlet.podsync.v1.Runtime.handlers:type_name -> microlet.podsync.v1.Runtime.Handler
-	32, // 7: microlet.podsync.v1.Capacity.capacity:type_name -> microlet.podsync.v1.Capacity.CapacityEntry
-	33, // 8: microlet.podsync.v1.Capacity.allocatable:type_name -> microlet.podsync.v1.Capacity.AllocatableEntry
-	34, // 9: microlet.podsync.v1.CSIDrivers.drivers:type_name -> microlet.podsync.v1.CSIDrivers.Driver
-	22, // 10: microlet.podsync.v1.RunPodResponse.pod:type_name -> microlet.podsync.v1.LocalPod
-	2,  // 11: microlet.podsync.v1.RunPodResponse.outcome:type_name -> microlet.podsync.v1.RunPodResponse.Outcome
-	22, // 12: microlet.podsync.v1.RemovePodResponse.pod:type_name -> microlet.podsync.v1.LocalPod
-	22, // 13: microlet.podsync.v1.GetLocalPodResponse.pod:type_name -> microlet.podsync.v1.LocalPod
-	22, // 14: microlet.podsync.v1.ListLocalPodsResponse.pods:type_name -> microlet.podsync.v1.LocalPod
-	36, // 15: microlet.podsync.v1.EvictRequest.annotations:type_name -> microlet.podsync.v1.EvictRequest.AnnotationsEntry
-	24, // 16: microlet.podsync.v1.EvictRequest.exceeded_limit:type_name -> microlet.podsync.v1.ExceededLimit
-	35, // 17: microlet.podsync.v1.CSIDrivers.Driver.topology:type_name -> microlet.podsync.v1.CSIDrivers.Driver.TopologyEntry
-	10, // 18: microlet.podsync.v1.PodsyncService.GetHealth:input_type -> microlet.podsync.v1.GetHealthRequest
-	12, // 19: microlet.podsync.v1.PodsyncService.WakePod:input_type -> microlet.podsync.v1.WakePodRequest
-	14, // 20: microlet.podsync.v1.PodsyncService.RunPod:input_type -> microlet.podsync.v1.RunPodRequest
-	16, // 21: microlet.podsync.v1.PodsyncService.RemovePod:input_type -> microlet.podsync.v1.RemovePodRequest
-	18, // 22: microlet.podsync.v1.PodsyncService.GetLocalPod:input_type -> microlet.podsync.v1.GetLocalPodRequest
-	20, // 23: microlet.podsync.v1.PodsyncService.ListLocalPods:input_type -> microlet.podsync.v1.ListLocalPodsRequest
-	23, // 24: microlet.podsync.v1.PodsyncService.Evict:input_type -> microlet.podsync.v1.EvictRequest
-	26, // 25: microlet.podsync.v1.PodsyncService.RemoveDeadContainers:input_type -> microlet.podsync.v1.RemoveDeadContainersRequest
-	28, // 26: microlet.podsync.v1.PodsyncService.GetVolumeStats:input_type -> microlet.podsync.v1.GetVolumeStatsRequest
-	14, // 27: microlet.podsync.v1.LocalPodService.RunPod:input_type -> microlet.podsync.v1.RunPodRequest
-	16, // 28: microlet.podsync.v1.LocalPodService.RemovePod:input_type -> microlet.podsync.v1.RemovePodRequest
-	18, // 29: microlet.podsync.v1.LocalPodService.GetLocalPod:input_type -> microlet.podsync.v1.GetLocalPodRequest
-	20, // 30: microlet.podsync.v1.LocalPodService.ListLocalPods:input_type -> microlet.podsync.v1.ListLocalPodsRequest
-	23, // 31: microlet.podsync.v1.EvictionService.Evict:input_type -> microlet.podsync.v1.EvictRequest
-	26, // 32: microlet.podsync.v1.EvictionService.RemoveDeadContainers:input_type -> microlet.podsync.v1.RemoveDeadContainersRequest
-	28, // 33: microlet.podsync.v1.VolumeStatsService.GetVolumeStats:input_type -> microlet.podsync.v1.GetVolumeStatsRequest
-	11, // 34: microlet.podsync.v1.PodsyncService.GetHealth:output_type -> microlet.podsync.v1.GetHealthResponse
-	13, // 35: microlet.podsync.v1.PodsyncService.WakePod:output_type -> microlet.podsync.v1.WakePodResponse
-	15, // 36: microlet.podsync.v1.PodsyncService.RunPod:output_type -> microlet.podsync.v1.RunPodResponse
-	17, // 37: microlet.podsync.v1.PodsyncService.RemovePod:output_type -> microlet.podsync.v1.RemovePodResponse
-	19, // 38: microlet.podsync.v1.PodsyncService.GetLocalPod:output_type -> microlet.podsync.v1.GetLocalPodResponse
-	21, // 39: microlet.podsync.v1.PodsyncService.ListLocalPods:output_type -> microlet.podsync.v1.ListLocalPodsResponse
-	25, // 40: microlet.podsync.v1.PodsyncService.Evict:output_type -> microlet.podsync.v1.EvictResponse
-	27, // 41: microlet.podsync.v1.PodsyncService.RemoveDeadContainers:output_type -> microlet.podsync.v1.RemoveDeadContainersResponse
-	29, // 42: microlet.podsync.v1.PodsyncService.GetVolumeStats:output_type -> microlet.podsync.v1.GetVolumeStatsResponse
-	15, // 43: microlet.podsync.v1.LocalPodService.RunPod:output_type -> microlet.podsync.v1.RunPodResponse
-	17, // 44: microlet.podsync.v1.LocalPodService.RemovePod:output_type -> microlet.podsync.v1.RemovePodResponse
-	19, // 45: microlet.podsync.v1.LocalPodService.GetLocalPod:output_type -> microlet.podsync.v1.GetLocalPodResponse
-	21, // 46: microlet.podsync.v1.LocalPodService.ListLocalPods:output_type -> microlet.podsync.v1.ListLocalPodsResponse
-	25, // 47: microlet.podsync.v1.EvictionService.Evict:output_type -> microlet.podsync.v1.EvictResponse
-	27, // 48: microlet.podsync.v1.EvictionService.RemoveDeadContainers:output_type -> microlet.podsync.v1.RemoveDeadContainersResponse
-	29, // 49: microlet.podsync.v1.VolumeStatsService.GetVolumeStats:output_type -> microlet.podsync.v1.GetVolumeStatsResponse
-	34, // [34:50] is the sub-list for method output_type
-	18, // [18:34] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	32, // 4: microlet.podsync.v1.Runtime.runtime_ready:type_name -> microlet.podsync.v1.Runtime.Condition
+	32, // 5: microlet.podsync.v1.Runtime.network_ready:type_name -> microlet.podsync.v1.Runtime.Condition
+	33, // 6: microlet.podsync.v1.Runtime.handlers:type_name -> microlet.podsync.v1.Runtime.Handler
+	34, // 7: microlet.podsync.v1.Capacity.capacity:type_name -> microlet.podsync.v1.Capacity.CapacityEntry
+	35, // 8: microlet.podsync.v1.Capacity.allocatable:type_name -> microlet.podsync.v1.Capacity.AllocatableEntry
+	36, // 9: microlet.podsync.v1.CSIDrivers.drivers:type_name -> microlet.podsync.v1.CSIDrivers.Driver
+	8,  // 10: microlet.podsync.v1.GetNodeVolumesResponse.volumes:type_name -> microlet.podsync.v1.Volumes
+	9,  // 11: microlet.podsync.v1.GetNodeVolumesResponse.csi_drivers:type_name -> microlet.podsync.v1.CSIDrivers
+	24, // 12: microlet.podsync.v1.RunPodResponse.pod:type_name -> microlet.podsync.v1.LocalPod
+	2,  // 13: microlet.podsync.v1.RunPodResponse.outcome:type_name -> microlet.podsync.v1.RunPodResponse.Outcome
+	24, // 14: microlet.podsync.v1.RemovePodResponse.pod:type_name -> microlet.podsync.v1.LocalPod
+	24, // 15: microlet.podsync.v1.GetLocalPodResponse.pod:type_name -> microlet.podsync.v1.LocalPod
+	24, // 16: microlet.podsync.v1.ListLocalPodsResponse.pods:type_name -> microlet.podsync.v1.LocalPod
+	38, // 17: microlet.podsync.v1.EvictRequest.annotations:type_name -> microlet.podsync.v1.EvictRequest.AnnotationsEntry
+	26, // 18: microlet.podsync.v1.EvictRequest.exceeded_limit:type_name -> microlet.podsync.v1.ExceededLimit
+	37, // 19: microlet.podsync.v1.CSIDrivers.Driver.topology:type_name -> microlet.podsync.v1.CSIDrivers.Driver.TopologyEntry
+	12, // 20: microlet.podsync.v1.PodsyncService.GetHealth:input_type -> microlet.podsync.v1.GetHealthRequest
+	10, // 21: microlet.podsync.v1.PodsyncService.GetNodeVolumes:input_type -> microlet.podsync.v1.GetNodeVolumesRequest
+	14, // 22: microlet.podsync.v1.PodsyncService.WakePod:input_type -> microlet.podsync.v1.WakePodRequest
+	16, // 23: microlet.podsync.v1.PodsyncService.RunPod:input_type -> microlet.podsync.v1.RunPodRequest
+	18, // 24: microlet.podsync.v1.PodsyncService.RemovePod:input_type -> microlet.podsync.v1.RemovePodRequest
+	20, // 25: microlet.podsync.v1.PodsyncService.GetLocalPod:input_type -> microlet.podsync.v1.GetLocalPodRequest
+	22, // 26: microlet.podsync.v1.PodsyncService.ListLocalPods:input_type -> microlet.podsync.v1.ListLocalPodsRequest
+	25, // 27: microlet.podsync.v1.PodsyncService.Evict:input_type -> microlet.podsync.v1.EvictRequest
+	28, // 28: microlet.podsync.v1.PodsyncService.RemoveDeadContainers:input_type -> microlet.podsync.v1.RemoveDeadContainersRequest
+	30, // 29: microlet.podsync.v1.PodsyncService.GetVolumeStats:input_type -> microlet.podsync.v1.GetVolumeStatsRequest
+	16, // 30: microlet.podsync.v1.LocalPodService.RunPod:input_type -> microlet.podsync.v1.RunPodRequest
+	18, // 31: microlet.podsync.v1.LocalPodService.RemovePod:input_type -> microlet.podsync.v1.RemovePodRequest
+	20, // 32: microlet.podsync.v1.LocalPodService.GetLocalPod:input_type -> microlet.podsync.v1.GetLocalPodRequest
+	22, // 33: microlet.podsync.v1.LocalPodService.ListLocalPods:input_type -> microlet.podsync.v1.ListLocalPodsRequest
+	25, // 34: microlet.podsync.v1.EvictionService.Evict:input_type -> microlet.podsync.v1.EvictRequest
+	28, // 35: microlet.podsync.v1.EvictionService.RemoveDeadContainers:input_type -> microlet.podsync.v1.RemoveDeadContainersRequest
+	30, // 36: microlet.podsync.v1.VolumeStatsService.GetVolumeStats:input_type -> microlet.podsync.v1.GetVolumeStatsRequest
+	13, // 37: microlet.podsync.v1.PodsyncService.GetHealth:output_type -> microlet.podsync.v1.GetHealthResponse
+	11, // 38: microlet.podsync.v1.PodsyncService.GetNodeVolumes:output_type -> microlet.podsync.v1.GetNodeVolumesResponse
+	15, // 39: microlet.podsync.v1.PodsyncService.WakePod:output_type -> microlet.podsync.v1.WakePodResponse
+	17, // 40: microlet.podsync.v1.PodsyncService.RunPod:output_type -> microlet.podsync.v1.RunPodResponse
+	19, // 41: microlet.podsync.v1.PodsyncService.RemovePod:output_type -> microlet.podsync.v1.RemovePodResponse
+	21, // 42: microlet.podsync.v1.PodsyncService.GetLocalPod:output_type -> microlet.podsync.v1.GetLocalPodResponse
+	23, // 43: microlet.podsync.v1.PodsyncService.ListLocalPods:output_type -> microlet.podsync.v1.ListLocalPodsResponse
+	27, // 44: microlet.podsync.v1.PodsyncService.Evict:output_type -> microlet.podsync.v1.EvictResponse
+	29, // 45: microlet.podsync.v1.PodsyncService.RemoveDeadContainers:output_type -> microlet.podsync.v1.RemoveDeadContainersResponse
+	31, // 46: microlet.podsync.v1.PodsyncService.GetVolumeStats:output_type -> microlet.podsync.v1.GetVolumeStatsResponse
+	17, // 47: microlet.podsync.v1.LocalPodService.RunPod:output_type -> microlet.podsync.v1.RunPodResponse
+	19, // 48: microlet.podsync.v1.LocalPodService.RemovePod:output_type -> microlet.podsync.v1.RemovePodResponse
+	21, // 49: microlet.podsync.v1.LocalPodService.GetLocalPod:output_type -> microlet.podsync.v1.GetLocalPodResponse
+	23, // 50: microlet.podsync.v1.LocalPodService.ListLocalPods:output_type -> microlet.podsync.v1.ListLocalPodsResponse
+	27, // 51: microlet.podsync.v1.EvictionService.Evict:output_type -> microlet.podsync.v1.EvictResponse
+	29, // 52: microlet.podsync.v1.EvictionService.RemoveDeadContainers:output_type -> microlet.podsync.v1.RemoveDeadContainersResponse
+	31, // 53: microlet.podsync.v1.VolumeStatsService.GetVolumeStats:output_type -> microlet.podsync.v1.GetVolumeStatsResponse
+	37, // [37:54] is the sub-list for method output_type
+	20, // [20:37] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_microlet_podsync_v1_podsync_proto_init() }
@@ -2217,7 +2320,7 @@ func file_microlet_podsync_v1_podsync_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_microlet_podsync_v1_podsync_proto_rawDesc), len(file_microlet_podsync_v1_podsync_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   34,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

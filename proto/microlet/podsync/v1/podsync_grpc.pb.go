@@ -23,6 +23,7 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	PodsyncService_GetHealth_FullMethodName            = "/microlet.podsync.v1.PodsyncService/GetHealth"
+	PodsyncService_GetNodeVolumes_FullMethodName       = "/microlet.podsync.v1.PodsyncService/GetNodeVolumes"
 	PodsyncService_WakePod_FullMethodName              = "/microlet.podsync.v1.PodsyncService/WakePod"
 	PodsyncService_RunPod_FullMethodName               = "/microlet.podsync.v1.PodsyncService/RunPod"
 	PodsyncService_RemovePod_FullMethodName            = "/microlet.podsync.v1.PodsyncService/RemovePod"
@@ -42,6 +43,9 @@ const (
 type PodsyncServiceClient interface {
 	// nodestatus calls GetHealth before it renews the Lease while the bus is silent.
 	GetHealth(ctx context.Context, in *GetHealthRequest, opts ...grpc.CallOption) (*GetHealthResponse, error)
+	// nodestatus calls GetNodeVolumes when NODE/volumes or NODE/csi is not what it knows. An attacker who controls the bus
+	// can change these entries, and could add labels to the Node or have volumes detached that are mounted.
+	GetNodeVolumes(ctx context.Context, in *GetNodeVolumesRequest, opts ...grpc.CallOption) (*GetNodeVolumesResponse, error)
 	// Deprecated: Do not use.
 	// A pleg that does not serve PlegService calls WakePod if the bus is silent. No other pleg calls it.
 	WakePod(ctx context.Context, in *WakePodRequest, opts ...grpc.CallOption) (*WakePodResponse, error)
@@ -73,6 +77,16 @@ func (c *podsyncServiceClient) GetHealth(ctx context.Context, in *GetHealthReque
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetHealthResponse)
 	err := c.cc.Invoke(ctx, PodsyncService_GetHealth_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *podsyncServiceClient) GetNodeVolumes(ctx context.Context, in *GetNodeVolumesRequest, opts ...grpc.CallOption) (*GetNodeVolumesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetNodeVolumesResponse)
+	err := c.cc.Invoke(ctx, PodsyncService_GetNodeVolumes_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -176,6 +190,9 @@ func (c *podsyncServiceClient) GetVolumeStats(ctx context.Context, in *GetVolume
 type PodsyncServiceServer interface {
 	// nodestatus calls GetHealth before it renews the Lease while the bus is silent.
 	GetHealth(context.Context, *GetHealthRequest) (*GetHealthResponse, error)
+	// nodestatus calls GetNodeVolumes when NODE/volumes or NODE/csi is not what it knows. An attacker who controls the bus
+	// can change these entries, and could add labels to the Node or have volumes detached that are mounted.
+	GetNodeVolumes(context.Context, *GetNodeVolumesRequest) (*GetNodeVolumesResponse, error)
 	// Deprecated: Do not use.
 	// A pleg that does not serve PlegService calls WakePod if the bus is silent. No other pleg calls it.
 	WakePod(context.Context, *WakePodRequest) (*WakePodResponse, error)
@@ -205,6 +222,9 @@ type UnimplementedPodsyncServiceServer struct{}
 
 func (UnimplementedPodsyncServiceServer) GetHealth(context.Context, *GetHealthRequest) (*GetHealthResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetHealth not implemented")
+}
+func (UnimplementedPodsyncServiceServer) GetNodeVolumes(context.Context, *GetNodeVolumesRequest) (*GetNodeVolumesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetNodeVolumes not implemented")
 }
 func (UnimplementedPodsyncServiceServer) WakePod(context.Context, *WakePodRequest) (*WakePodResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method WakePod not implemented")
@@ -265,6 +285,24 @@ func _PodsyncService_GetHealth_Handler(srv interface{}, ctx context.Context, dec
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(PodsyncServiceServer).GetHealth(ctx, req.(*GetHealthRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _PodsyncService_GetNodeVolumes_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetNodeVolumesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PodsyncServiceServer).GetNodeVolumes(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PodsyncService_GetNodeVolumes_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PodsyncServiceServer).GetNodeVolumes(ctx, req.(*GetNodeVolumesRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -423,6 +461,10 @@ var PodsyncService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetHealth",
 			Handler:    _PodsyncService_GetHealth_Handler,
+		},
+		{
+			MethodName: "GetNodeVolumes",
+			Handler:    _PodsyncService_GetNodeVolumes_Handler,
 		},
 		{
 			MethodName: "WakePod",

@@ -130,19 +130,18 @@ func (e *Entries) Runtime() *podsyncv1.Runtime {
 	return m
 }
 
-// Volumes returns which volumes podsync says are in use, nil while it has not. The Node is to show them.
-func (e *Entries) Volumes() *podsyncv1.Volumes {
-	m, _ := e.volumes.Get(subject.NodeVolumes)
+// Volumes returns what podsync has put of volumes, as the bus has it.
+func (e *Entries) Volumes() observe.VolumeEntries {
+	inUse, _ := e.volumes.Get(subject.NodeVolumes)
+	drivers, _ := e.csi.Get(subject.NodeCSI)
+	return observe.VolumeEntries{Volumes: inUse, CSIDrivers: drivers}
+}
+
+// Showing takes the list of volumes that the Node is to show.
+func (e *Entries) Showing(m *podsyncv1.Volumes) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.shown = m
-	return m
-}
-
-// CSI returns what podsync says of the node's CSI drivers, nil while it has not.
-func (e *Entries) CSI() *podsyncv1.CSIDrivers {
-	m, _ := e.csi.Get(subject.NodeCSI)
-	return m
 }
 
 // Extended returns the extended resources that resources reports, nil while it has not.

@@ -38,14 +38,12 @@ type Collector struct {
 	// Capacity and Runtime return what podsync has put, nil when it has not.
 	Capacity func() *podsyncv1.Capacity
 	Runtime  func() *podsyncv1.Runtime
-	// Volumes returns which volumes podsync says are in use, nil while it has not.
-	Volumes func() *podsyncv1.Volumes
+	// Volumes returns what podsync says of volumes; see NodeVolumes.
+	Volumes func(ctx context.Context) VolumeEntries
 	// Images returns what imagegc lists, nil while it has not.
 	Images func() *imagegcv1.Images
 	// Extended returns the extended resources that resources reports, nil while it has not.
 	Extended func() *resourcesv1.NodeResources
-	// CSI returns what podsync reports of CSI drivers, nil when it does not.
-	CSI func() *podsyncv1.CSIDrivers
 	// Pressure returns what evictor reports, nil when it does not.
 	Pressure func() []pressure.State
 	Ready    *Ready
@@ -69,9 +67,10 @@ func (c *Collector) Observe(ctx context.Context, fresh bool) node.Observed {
 	if fresh || c.machine == (nodeinfo.Machine{}) {
 		c.refresh(ctx)
 	}
+	volumes := c.Volumes(ctx)
 	o := node.Observed{
 		Addresses: slices.Clone(c.addresses), Machine: c.machine, Runtime: c.Runtime(),
-		Images: c.Images(), Volumes: c.Volumes(), CSI: c.CSI(), Extended: c.Extended(),
+		Images: c.Images(), Volumes: volumes.Volumes, CSI: volumes.CSIDrivers, Extended: c.Extended(),
 		Pressure: c.Pressure(), Problems: c.problems(),
 		Warning: c.Ready.Warning(),
 	}

@@ -24,6 +24,8 @@ import (
 	"github.com/microlet/microlet/services/nodestatus/internal/node"
 )
 
+func noVolumes(context.Context) VolumeEntries { return VolumeEntries{} }
+
 // fakePodsync works, hangs or is away, as seen by its heartbeat and by its socket.
 type fakePodsync struct {
 	mu     sync.Mutex
@@ -430,9 +432,9 @@ func TestASlowNameServerChangesNoAddress(t *testing.T) {
 			network := &slowNames{takes: first}
 			c := &Collector{
 				Settings: node.Settings{Name: "n", Hostname: "n"}, Network: network,
-				Limits: nodeinfo.Options{RootDir: "/", MaxPods: 7}, Volumes: func() *podsyncv1.Volumes { return nil },
+				Limits: nodeinfo.Options{RootDir: "/", MaxPods: 7}, Volumes: noVolumes,
 				Capacity: func() *podsyncv1.Capacity { return nil }, Runtime: func() *podsyncv1.Runtime { return good },
-				Images: func() *imagegcv1.Images { return nil }, CSI: func() *podsyncv1.CSIDrivers { return nil },
+				Images:   func() *imagegcv1.Images { return nil },
 				Extended: func() *resourcesv1.NodeResources { return nil },
 				Pressure: func() []pressure.State { return nil }, Ready: NewReady(p), Found: func([]v1.NodeAddress) {},
 				Log: slog.New(slog.DiscardHandler),
@@ -451,11 +453,11 @@ func TestCollectorPrefersPodsyncAndHoldsWhatItFound(t *testing.T) {
 	var reported *podsyncv1.Capacity
 	network := &struct{ fakeNetwork }{}
 	c := &Collector{
-		Volumes:  func() *podsyncv1.Volumes { return nil },
+		Volumes:  noVolumes,
 		Settings: node.Settings{Name: "n", Hostname: "n"}, Network: network,
 		Limits:   nodeinfo.Options{RootDir: "/", MaxPods: 7, LocalStorageCapacityIsolation: true},
 		Capacity: func() *podsyncv1.Capacity { return reported }, Runtime: func() *podsyncv1.Runtime { return good },
-		Images: func() *imagegcv1.Images { return nil }, CSI: func() *podsyncv1.CSIDrivers { return nil },
+		Images:   func() *imagegcv1.Images { return nil },
 		Extended: func() *resourcesv1.NodeResources { return nil },
 		Pressure: func() []pressure.State { return []pressure.State{{Type: v1.NodePIDPressure}} },
 		Ready:    NewReady(NewPodsync(func() *busv1.Heartbeat { return nil }, &fakePodsync{})),

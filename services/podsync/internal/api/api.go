@@ -24,9 +24,16 @@ type Workers interface {
 	WakeAll(reason string)
 }
 
+// NodeVolumes is what the Node is to show of volumes.
+type NodeVolumes interface {
+	// NodeVolumes returns what podsync has reported last; nil is nothing yet.
+	NodeVolumes() (inUse *podsyncv1.Volumes, drivers *podsyncv1.CSIDrivers)
+}
+
 // Deps are what answers the callers.
 type Deps struct {
 	Workers Workers
+	Node    NodeVolumes
 	Pods    LocalPods
 	Mirrors Mirrors
 	Evictor Evictor
@@ -52,9 +59,10 @@ func Register(s *service.Service, d Deps) {
 	s.Offer(&podsyncv1.ExplainService_ServiceDesc, role.Up)
 
 	podsyncv1.RegisterPodsyncServiceServer(s.GRPC, &podsync{
-		pulse: s.Pulse, workers: d.Workers, localPods: local, evictions: evict, volumeStats: stats,
+		pulse: s.Pulse, workers: d.Workers, node: d.Node, localPods: local, evictions: evict, volumeStats: stats,
 	})
 	s.Allow(podsyncv1.PodsyncService_GetHealth_FullMethodName, role.NodeStatus, role.Up)
+	s.Allow(podsyncv1.PodsyncService_GetNodeVolumes_FullMethodName, role.NodeStatus)
 	s.Allow(podsyncv1.PodsyncService_WakePod_FullMethodName, role.PLEG)
 }
 
@@ -71,6 +79,7 @@ type podsync struct {
 	podsyncv1.UnsafePodsyncServiceServer // a missing method is an error of the compiler
 	pulse                                *service.Pulse
 	workers                              Workers
+	node                                 NodeVolumes
 	*localPods
 	*evictions
 	*volumeStats
@@ -79,6 +88,14 @@ type podsync struct {
 // GetHealth reports whether the dispatcher works.
 func (p *podsync) GetHealth(context.Context, *podsyncv1.GetHealthRequest) (*podsyncv1.GetHealthResponse, error) {
 	return &podsyncv1.GetHealthResponse{Turns: p.pulse.Turns(), IdleMilliseconds: p.pulse.Idle().Milliseconds()}, nil
+}
+
+// GetNodeVolumes answers nodestatus, which does not take it from the bus.
+func (p *podsync) GetNodeVolumes(
+	context.Context, *podsyncv1.GetNodeVolumesRequest,
+) (*podsyncv1.GetNodeVolumesResponse, error) {
+	inUse, drivers := p.node.NodeVolumes()
+	return &podsyncv1.GetNodeVolumesResponse{Volumes: inUse, CsiDrivers: drivers}, nil
 }
 
 // WakePod is a hint of a pleg that serves no stream of hints, when the bus is away.

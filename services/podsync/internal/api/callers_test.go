@@ -92,7 +92,9 @@ func methodsOf(t *testing.T, s *grpc.Server) map[string][]role.Role {
 	t.Helper()
 	methods := map[string][]role.Role{}
 	// A method of PodsyncService may be called by the roles that may call the method which replaces it.
-	former := map[string][]role.Role{"GetHealth": {role.NodeStatus, role.Up}, "WakePod": {role.PLEG}}
+	former := map[string][]role.Role{
+		"GetHealth": {role.NodeStatus, role.Up}, "GetNodeVolumes": {role.NodeStatus}, "WakePod": {role.PLEG},
+	}
 	services := s.GetServiceInfo()
 	for name := range callers {
 		for _, m := range services[name].Methods {

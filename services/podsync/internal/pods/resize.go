@@ -97,7 +97,7 @@ func (w *worker) recordContainer(p *v1.Pod, name string, r v1.ResourceRequiremen
 }
 
 // resize carries out the steps of a resize. The first that fails ends it, as the later ones rely on it. What containers
-// were given of a resource is recorded when the pod's cgroup has its share too: a crash before has the steps repeated.
+// were given in a phase is recorded when the pod's cgroup has its share too: a crash before has the steps repeated.
 // It is recorded too when a step fails, since other resources may be granted before the steps are repeated.
 func (w *worker) resize(ctx context.Context, p *v1.Pod, a *decide.Actions) error {
 	var given []*decide.ResizeStep
@@ -118,7 +118,7 @@ func (w *worker) resize(ctx context.Context, p *v1.Pod, a *decide.Actions) error
 		if !s.OfPod() {
 			given = append(given, s)
 		}
-		if i+1 < len(a.Resize) && a.Resize[i+1].Resource == s.Resource {
+		if i+1 < len(a.Resize) && a.Resize[i+1].Phase == s.Phase {
 			continue
 		}
 		record()

@@ -203,7 +203,6 @@ func TestResize(t *testing.T) {
 		n.resize(large)
 		n.want("growing", n.takeSteps(), []string{
 			"sandbox memory=8192 cpu=200 shares=100", "pod memory=8192 cpu=200 shares=100",
-			"container memory=8192 cpu=200 shares=102",
 			"sandbox memory=8192 cpu=400 shares=100", "pod memory=8192 cpu=400 shares=100",
 			"sandbox memory=8192 cpu=400 shares=300", "pod memory=8192 cpu=400 shares=300",
 			"container memory=8192 cpu=400 shares=307",
@@ -213,16 +212,14 @@ func TestResize(t *testing.T) {
 
 		n.resize(resizedPod(large, small.Spec.Containers[0].Resources))
 		n.want("shrinking", n.takeSteps(), []string{
-			"container memory=4096 cpu=400 shares=307",
-			"sandbox memory=4096 cpu=400 shares=300", "pod memory=4096 cpu=400 shares=300",
 			"container memory=4096 cpu=200 shares=102",
+			"sandbox memory=4096 cpu=400 shares=300", "pod memory=4096 cpu=400 shares=300",
 			"sandbox memory=4096 cpu=400 shares=100", "pod memory=4096 cpu=400 shares=100",
 			"sandbox memory=4096 cpu=200 shares=100", "pod memory=4096 cpu=200 shares=100",
 		})
 		n.resize(resizedPod(large, sizes("100m", "", "1000", "")))
 		n.want("removing limits", n.takeSteps(), []string{
 			"sandbox memory=none cpu=200 shares=100", "pod memory=none cpu=200 shares=100",
-			"container memory=none cpu=200 shares=102",
 			"sandbox memory=none cpu=none shares=100", "pod memory=none cpu=none shares=100",
 			"container memory=none cpu=none shares=102",
 		})
@@ -481,7 +478,6 @@ func TestAPodWithPodLevelResources(t *testing.T) {
 		n.resize(larger)
 		n.want("steps", n.takeSteps(), []string{
 			"sandbox memory=8192 cpu=200 shares=100", "pod memory=8192 cpu=200 shares=100",
-			"container memory=8192 cpu=200 shares=204",
 			"sandbox memory=8192 cpu=300 shares=100", "pod memory=8192 cpu=300 shares=100",
 			"container memory=8192 cpu=300 shares=307",
 		})

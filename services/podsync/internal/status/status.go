@@ -9,6 +9,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
@@ -79,6 +80,9 @@ type Reports struct {
 
 	pods PodReporter
 	node NodeReporter
+	// volumes and csiDrivers are those that were reported last.
+	volumes    atomic.Pointer[podsyncv1.Volumes]
+	csiDrivers atomic.Pointer[podsyncv1.CSIDrivers]
 	// deliver brings statuses to the API; nil without an API server.
 	deliver func(context.Context) error
 }
@@ -128,10 +132,21 @@ func (r *Reports) Pods() *PodReporter { return &r.pods }
 func (r *Reports) Node() *NodeReporter { return &r.node }
 
 // CSIDrivers reports what CSI drivers say of the node. They register one after the other, also long after the start.
-func (r *Reports) CSIDrivers(m *podsyncv1.CSIDrivers) { r.node.bus.CSIDrivers(m) }
+func (r *Reports) CSIDrivers(m *podsyncv1.CSIDrivers) {
+	r.csiDrivers.Store(m)
+	r.node.bus.CSIDrivers(m)
+}
 
 // VolumesInUse reports which volumes must not be detached.
-func (r *Reports) VolumesInUse(m *podsyncv1.Volumes) { r.node.bus.Volumes(m) }
+func (r *Reports) VolumesInUse(m *podsyncv1.Volumes) {
+	r.volumes.Store(m)
+	r.node.bus.Volumes(m)
+}
+
+// NodeVolumes returns what was reported last of volumes; nil is nothing yet.
+func (r *Reports) NodeVolumes() (inUse *podsyncv1.Volumes, drivers *podsyncv1.CSIDrivers) {
+	return r.volumes.Load(), r.csiDrivers.Load()
+}
 
 // Synced reports that every pod of every source is known. It is called once.
 func (r *Reports) Synced() {

@@ -38,8 +38,11 @@ const (
 // ResizeStep is one write of a resize. After each of them, no container's limit is above that of its pod's cgroup, and
 // no request of the pod is above its limit, provided that it was so before.
 type ResizeStep struct {
-	// Resource is CPU or memory.
+	// Resource is CPU or memory; empty for a container that gets both at once.
 	Resource v1.ResourceName
+	// Phase counts what is resized one after the other. What containers were given in a phase is in force when its last
+	// step is done.
+	Phase int
 	// ID and Name are those of the container; empty for the pod's cgroup.
 	ID, Name string
 	// Resources are those of the container after the step.
@@ -164,8 +167,11 @@ func (r *round) resize() {
 		plan.pod, plan.wants = &in.Cgroup.Has, in.Cgroup.Wants
 		r.actions.ResizeRefused = refusal(in.Cgroup, plan.containers, stops)
 	}
-	plan.order(v1.ResourceMemory, r.actions.ResizeRefused != "")
-	plan.order(v1.ResourceCPU, false)
+	if held := r.actions.ResizeRefused != ""; held || !plan.together() {
+		plan.order(v1.ResourceMemory, held)
+		plan.phase++
+		plan.order(v1.ResourceCPU, false)
+	}
 	r.actions.Resize = plan.steps
 	if r.actions.ResizeRefused != "" {
 		r.wakeAt(r.in.Now.Add(ResizeRetry))
@@ -221,7 +227,66 @@ type resizePlan struct {
 	// pod is what the pod's cgroup has after the steps; nil for none.
 	pod   *pod.CgroupLimits
 	wants pod.CgroupLimits
+	phase int
 	steps []ResizeStep
+}
+
+// together adds the steps of both resources if all that changes of the pod grows, or all shrinks, and a container gets
+// both. Such a container gets them at once, because a call of the runtime is what takes most of the time of a resize.
+// It reports whether it has added them.
+func (p *resizePlan) together() bool {
+	if p.waits || !slices.ContainsFunc(p.containers, func(c resized) bool {
+		return c.growth(v1.ResourceMemory) != 0 && c.growth(v1.ResourceCPU) != 0
+	}) {
+		return false
+	}
+	resources := []v1.ResourceName{v1.ResourceMemory, v1.ResourceCPU}
+	var directions []int
+	for _, name := range resources {
+		directions = append(directions, p.podGrowth(name, PartLimit), p.podGrowth(name, PartRequest))
+		for i := range p.containers {
+			directions = append(directions, p.containers[i].growth(name))
+		}
+	}
+	grows, shrinks := slices.Contains(directions, 1), slices.Contains(directions, -1)
+	if grows == shrinks {
+		return false
+	}
+	if shrinks {
+		p.writeContainers()
+	}
+	for _, name := range resources {
+		parts := []ResizePart{PartLimit, PartRequest}
+		if shrinks {
+			slices.Reverse(parts)
+		}
+		for _, part := range parts {
+			if p.podGrowth(name, part) != 0 {
+				p.writePod(name, part)
+			}
+		}
+	}
+	if grows {
+		p.writeContainers()
+	}
+	return true
+}
+
+// writeContainers gives each container that changes what was granted of both resources.
+func (p *resizePlan) writeContainers() {
+	for i := range p.containers {
+		switch c := &p.containers[i]; {
+		case c.growth(v1.ResourceMemory) == 0:
+			p.writeContainer(c, v1.ResourceCPU)
+		case c.growth(v1.ResourceCPU) == 0:
+			p.writeContainer(c, v1.ResourceMemory)
+		default:
+			p.steps = append(p.steps, ResizeStep{
+				Phase: p.phase, ID: c.id, Name: c.spec.Name, Resources: c.spec.Resources,
+			})
+			c.actuated = c.spec.Resources
+		}
+	}
 }
 
 // order adds the steps of one resource. The pod's cgroup grows before its containers, and shrinks after them; its limit
@@ -273,7 +338,7 @@ func (p *resizePlan) podGrowth(name v1.ResourceName, part ResizePart) int {
 }
 
 func (p *resizePlan) writePod(name v1.ResourceName, part ResizePart) {
-	s := ResizeStep{Resource: name, Part: part, Before: *p.pod, After: p.wants}
+	s := ResizeStep{Resource: name, Phase: p.phase, Part: part, Before: *p.pod, After: p.wants}
 	s.After = s.on(s.Before)
 	p.steps = append(p.steps, s)
 	p.pod = &s.After
@@ -304,6 +369,6 @@ func (p *resizePlan) writeContainer(c *resized, name v1.ResourceName) {
 	if c.has.of(other) != c.wants.of(other) {
 		next = pod.With(next, other, c.actuated)
 	}
-	p.steps = append(p.steps, ResizeStep{Resource: name, ID: c.id, Name: c.spec.Name, Resources: next})
+	p.steps = append(p.steps, ResizeStep{Resource: name, Phase: p.phase, ID: c.id, Name: c.spec.Name, Resources: next})
 	c.actuated = next
 }

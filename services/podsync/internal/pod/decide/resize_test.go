@@ -353,7 +353,7 @@ func stepsOf(a Actions) (all []string) {
 		if s.OfPod() {
 			name = map[ResizePart]string{PartLimit: "pod limit", PartRequest: "pod request"}[s.Part]
 		}
-		all = append(all, name+" "+string(s.Resource))
+		all = append(all, strings.TrimSpace(name+" "+string(s.Resource)))
 	}
 	return all
 }
@@ -368,19 +368,35 @@ func TestResizeSteps(t *testing.T) {
 		},
 		"growing": {
 			[]v1.ResourceRequirements{requirements(1, 2, 3, 4)}, []v1.ResourceRequirements{requirements(2, 3, 4, 5)},
-			[]string{"pod limit memory", "pod request memory", "a memory", "pod limit cpu", "pod request cpu", "a cpu"},
+			[]string{"pod limit memory", "pod request memory", "pod limit cpu", "pod request cpu", "a"},
 		},
 		"shrinking": {
 			[]v1.ResourceRequirements{requirements(2, 3, 4, 5)}, []v1.ResourceRequirements{requirements(1, 2, 3, 4)},
-			[]string{"a memory", "pod request memory", "pod limit memory", "a cpu", "pod request cpu", "pod limit cpu"},
+			[]string{"a", "pod request memory", "pod limit memory", "pod request cpu", "pod limit cpu"},
 		},
 		"a limit removed": {
 			[]v1.ResourceRequirements{requirements(1, 2, 3, 4)}, []v1.ResourceRequirements{requirements(1, 0, 3, 0)},
-			[]string{"pod limit memory", "a memory", "pod limit cpu", "a cpu"},
+			[]string{"pod limit memory", "pod limit cpu", "a"},
 		},
 		"a limit added": {
 			[]v1.ResourceRequirements{requirements(1, 0, 3, 0)}, []v1.ResourceRequirements{requirements(1, 2, 3, 4)},
-			[]string{"a memory", "pod limit memory", "a cpu", "pod limit cpu"},
+			[]string{"a", "pod limit memory", "pod limit cpu"},
+		},
+		"memory grows and CPU shrinks": {
+			[]v1.ResourceRequirements{requirements(2, 4, 1, 2)}, []v1.ResourceRequirements{requirements(1, 2, 2, 4)},
+			[]string{
+				"pod limit memory", "pod request memory", "a memory", "a cpu", "pod request cpu", "pod limit cpu",
+			},
+		},
+		"each has another resource that grows": {
+			[]v1.ResourceRequirements{requirements(1, 2, 1, 2), requirements(1, 2, 1, 2)},
+			[]v1.ResourceRequirements{requirements(1, 3, 1, 2), requirements(1, 2, 1, 3)},
+			[]string{"pod limit memory", "b memory", "pod limit cpu", "a cpu"},
+		},
+		"one has both resources that shrink": {
+			[]v1.ResourceRequirements{requirements(1, 3, 1, 3), requirements(1, 2, 1, 3)},
+			[]v1.ResourceRequirements{requirements(1, 2, 1, 2), requirements(1, 2, 1, 2)},
+			[]string{"a", "b memory", "pod limit memory", "pod limit cpu"},
 		},
 		"one makes room for another": {
 			[]v1.ResourceRequirements{requirements(1, 2, 0, 4), requirements(1, 4, 0, 6)},
@@ -389,7 +405,7 @@ func TestResizeSteps(t *testing.T) {
 		},
 		"requests alone": {
 			[]v1.ResourceRequirements{requirements(1, 4, 1, 4)}, []v1.ResourceRequirements{requirements(2, 4, 2, 4)},
-			[]string{"pod request memory", "a memory", "pod request cpu", "a cpu"},
+			[]string{"pod request memory", "pod request cpu", "a"},
 		},
 		"a request shrinks and a limit grows": {
 			[]v1.ResourceRequirements{requirements(2, 4, 2, 4)}, []v1.ResourceRequirements{requirements(1, 5, 1, 5)},
@@ -420,7 +436,7 @@ func TestAStepKeepsTheOtherResource(t *testing.T) {
 	p.Spec.Containers[0].Resources = requirements(1, 2, 3, 4)
 	m := newResizable(t, p)
 	m.pod = p.DeepCopy()
-	granted := requirements(5, 0, 7, 8)
+	granted := requirements(5, 0, 2, 3)
 	granted.Limits["hugepages-2Mi"] = resource.MustParse("2Mi")
 	m.pod.Spec.Containers[0].Resources = granted
 	var got []v1.ResourceRequirements
@@ -429,7 +445,7 @@ func TestAStepKeepsTheOtherResource(t *testing.T) {
 			got = append(got, s.Resources)
 		}
 	}
-	first := requirements(1, 2, 7, 8)
+	first := requirements(1, 2, 2, 3)
 	first.Limits["hugepages-2Mi"] = resource.MustParse("2Mi")
 	if diff := cmp.Diff([]v1.ResourceRequirements{first, granted}, got); diff != "" {
 		t.Error(diff)

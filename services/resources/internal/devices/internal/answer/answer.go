@@ -31,6 +31,10 @@ const (
 	maxPath = 4095
 	// maxKey bounds the key of an annotation: a prefix, a slash and a name.
 	maxKey = 253 + 1 + 63
+	// maxAnnotation and maxAnnotations bound the value of one annotation and all of a container, in bytes: the runtime
+	// returns them with each list of containers.
+	maxAnnotation  = 8 << 10
+	maxAnnotations = 64 << 10
 	// maxShown is how much of a bad value an error has.
 	maxShown = 80
 )
@@ -112,12 +116,24 @@ func Container(c *pluginapi.ContainerAllocateResponse) error {
 			return fmt.Errorf("envs[%s]: %w", show(name), err)
 		}
 	}
-	for key, value := range c.GetAnnotations() {
+	if err := annotations(c.GetAnnotations()); err != nil {
+		return err
+	}
+	return errors.Join(mounts(c.GetMounts()), deviceNodes(c.GetDevices()), cdi(c.GetCdiDevices()))
+}
+
+func annotations(all map[string]string) error {
+	size := 0
+	for key, value := range all {
 		if err := annotation(key, value); err != nil {
 			return fmt.Errorf("annotations[%s]: %w", show(key), err)
 		}
+		size += len(key) + len(value)
 	}
-	return errors.Join(mounts(c.GetMounts()), deviceNodes(c.GetDevices()), cdi(c.GetCdiDevices()))
+	if size > maxAnnotations {
+		return fmt.Errorf("annotations: they have %d bytes, at most %d are possible", size, maxAnnotations)
+	}
+	return nil
 }
 
 func annotation(key, value string) error {
@@ -126,6 +142,9 @@ func annotation(key, value string) error {
 	}
 	if strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
 		return errors.New("the key has a space or a control character")
+	}
+	if len(value) > maxAnnotation {
+		return fmt.Errorf("the value has %d bytes, at most %d are possible", len(value), maxAnnotation)
 	}
 	return errors.Join(text(key), text(value))
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -130,6 +131,15 @@ func TestStrangeAnswersAreRefused(t *testing.T) {
 		},
 		`annotations[""]: the key has 0 bytes, 1 to 317 are possible`: func(c *pluginapi.ContainerAllocateResponse) {
 			c.Annotations[""] = ""
+		},
+		`annotations["a"]: the value has 8193 bytes, at most 8192 are possible`: func(c *pluginapi.ContainerAllocateResponse) {
+			c.Annotations["a"] = strings.Repeat("x", 8193)
+		},
+		`annotations: they have 72009 bytes, at most 65536 are possible`: func(c *pluginapi.ContainerAllocateResponse) {
+			c.Annotations = map[string]string{}
+			for i := range 9 {
+				c.Annotations[strconv.Itoa(i)] = strings.Repeat("x", 8000)
+			}
 		},
 		`annotations["a"]: "\x00" has a byte`: func(c *pluginapi.ContainerAllocateResponse) { c.Annotations["a"] = "\x00" },
 		`cdi_devices[0].name: "gpu0" is not vendor/class=name`: func(c *pluginapi.ContainerAllocateResponse) {
