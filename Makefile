@@ -131,11 +131,17 @@ test-long: build monitoring-test ## the outages, kills and tables in full
 # Of the packages whose scenarios are not about processes, those that are: a process of one service is looked at, or a
 # kubelet alone.
 ISOLATION ?= ^(Test.*OfTheKubelet|TestDeletedWhilePodsyncIsDown|TestHandover|TestHungVolume|TestSingle|TestStats.*|TestVolumesHandover)$$
+# A placement as --placement of microlet up takes it.
+PLACEMENT ?= compact
+
+.PHONY: test-placement
+test-placement: build ### every scenario that is not about isolation, in a placement: PLACEMENT=compact
+	@$(STAGE) 'rig programs' $(RIG) build --with kubelet,prometheus
+	@$(STAGE) 'placement $(PLACEMENT)' env MICROLET_PLACEMENT=$(PLACEMENT) $(E2E) -timeout 60m -v -tags long -skip '$(ISOLATION)' $(addprefix $(SCENARIOS)/,pods outages stats)
 
 .PHONY: test-single
-test-single: build ### every scenario that is not about isolation, with all services in one process
-	@$(STAGE) 'rig programs' $(RIG) build --with kubelet,prometheus
-	@$(STAGE) 'single placement' env MICROLET_PLACEMENT=single $(E2E) -timeout 60m -v -tags long -skip '$(ISOLATION)' $(addprefix $(SCENARIOS)/,pods outages stats)
+test-single: ### the same with all services in one process
+	@$(MAKE) --no-print-directory test-placement PLACEMENT=single
 
 # The scenarios that a node on its own machine runs: its own, and those of any node that ask it nothing in another way.
 ON_MACHINE ?= ^(TestKills|TestStops|TestHungProcessesComeBack|TestPrivileges|TestCrowd|TestChaos|TestContainerdRestart)$$

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -111,7 +110,7 @@ func (n *Node) pidThere(up int, r role.Role) int {
 	}
 	for _, line := range children {
 		words := strings.Fields(line)
-		if len(words) < 4 || words[1][0] == 'Z' || words[3] != string(r) || !slices.Contains(words, "--replica=0") {
+		if len(words) < 4 || words[1][0] == 'Z' || !holds(words[3:], r) {
 			continue
 		}
 		if pid, err := strconv.Atoi(words[0]); err == nil {

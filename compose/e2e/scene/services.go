@@ -40,6 +40,8 @@ type ProcessStatus struct {
 	PID      int    `json:"pid"`
 	Restarts int    `json:"restarts"`
 	LastExit string `json:"lastExit"`
+	// Group is the process, if it holds other services too.
+	Group string `json:"group"`
 }
 
 // ProcessStatuses asks "microlet status".
@@ -100,12 +102,19 @@ func (n *Node) PID(r role.Role) int {
 		return 0
 	}
 	for _, c := range children {
-		if a := machine.Arguments(c); len(a) > 1 && a[1] == string(r) && slices.Contains(a, "--replica=0") &&
-			machine.Alive(c) {
+		if a := machine.Arguments(c); len(a) > 1 && holds(a[1:], r) && machine.Alive(c) {
 			return c
 		}
 	}
 	return 0
+}
+
+// holds reports whether a command line of microlet is that of a process with the service's first replica.
+func holds(args []string, r role.Role) bool {
+	if len(args) > 1 && args[0] == "group" {
+		return slices.Contains(strings.Split(args[1], "+"), string(r))
+	}
+	return args[0] == string(r) && slices.Contains(args, "--replica=0")
 }
 
 // CommandOf is what the command line of the process has that a service runs in.
@@ -228,7 +237,8 @@ func (n *Node) SwitchTo(t *testing.T, agent rig.Agent, args ...string) {
 	if Current.Agent == "" {
 		Current.Agent = FirstAgent
 	}
-	if agent == rig.AgentMicrolet && Placement != "" && !slices.Contains(args, SinglePlacement) {
+	isPlaced := slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, "--placement=") })
+	if agent == rig.AgentMicrolet && Placement != "" && !isPlaced {
 		args = append([]string{"--placement=" + Placement}, args...)
 	}
 	ctx := context.WithoutCancel(t.Context()) // it is used in clean-ups too
@@ -250,13 +260,16 @@ func (n *Node) SwitchTo(t *testing.T, agent rig.Agent, args ...string) {
 	}
 }
 
-// Placement is that of every microlet of the run; empty is the default of microlet up. TestSingle has its own.
+// Placement is that of every microlet of the run; empty is the default of microlet up. TestSingle and TestPlacements
+// have their own.
 var Placement = os.Getenv("MICROLET_PLACEMENT")
 
 // Arguments of microlet up.
 const (
-	SinglePlacement = "--placement=single"
-	WatchdogOff     = "--watchdog=off"
+	SinglePlacement    = "--placement=single"
+	CompactPlacement   = "--placement=compact"
+	ProcessesPlacement = "--placement=processes"
+	WatchdogOff        = "--watchdog=off"
 )
 
 // Await polls, to wait and never to judge.

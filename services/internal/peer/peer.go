@@ -38,8 +38,12 @@ func (p Peer) String() string {
 // Rules say which processes have the roles of their user. The zero value accepts those that live in this
 // process's own cgroups.
 type Rules struct {
-	// Roles maps a UID to its roles. Default: role.ByUID.
+	// Roles maps a UID to its roles. Default: those of Placement.
 	Roles func(uid int) []role.Role
+	// Placement is the file that says which users have the roles of several services (see ReadPlacement). It is read for
+	// each peer, since services that something else starts outlive a placement. Empty, or a file that is not there, leaves
+	// each user its own role.
+	Placement string
 	// Cgroups are further cgroups with processes of the node agent, each as its path below the root of the hierarchies,
 	// such as /system.slice/microlet-bus.service. A path that ends in "/*" names every cgroup right below it.
 	Cgroups []string
@@ -55,15 +59,15 @@ func Identify(conn *net.UnixConn, rules Rules) (Peer, error) {
 
 // identify takes the way in which the peer is held, because tests try each on every kernel.
 func identify(conn *net.UnixConn, rules Rules, hold holder) (Peer, error) {
-	if rules.Roles == nil {
-		rules.Roles = role.ByUID
-	}
 	cred, err := credentials(conn)
 	if err != nil {
 		return Peer{}, err
 	}
 	p := Peer{UID: int(cred.Uid), PID: int(cred.Pid)}
-	roles := rules.Roles(p.UID)
+	roles, err := rules.rolesOf(p.UID)
+	if err != nil {
+		return Peer{}, fmt.Errorf("peer with uid %d: %w", p.UID, err)
+	}
 	if len(roles) == 0 {
 		return p, nil // a stranger wherever it lives
 	}
@@ -77,6 +81,18 @@ func identify(conn *net.UnixConn, rules Rules, hold holder) (Peer, error) {
 	}
 	p.Roles, p.Reason = rules.judge(p.UID, roles, theirs, ours)
 	return p, nil
+}
+
+// rolesOf returns the roles of a user.
+func (r Rules) rolesOf(uid int) ([]role.Role, error) {
+	if r.Roles != nil {
+		return r.Roles(uid), nil
+	}
+	if r.Placement == "" {
+		return role.ByUID(uid), nil
+	}
+	placement, err := ReadPlacement(r.Placement)
+	return placement.Roles(uid), err
 }
 
 // judge returns those of the user's roles that a process in these cgroups has, or why it has none.

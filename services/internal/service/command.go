@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	goruntime "runtime"
-	"runtime/debug"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -48,10 +47,8 @@ func (d Definition) Command() *cobra.Command {
 		if err := KeepPrivate(); err != nil {
 			return err
 		}
-		TuneProcess(d.Role, false)
-		if target := d.heapTarget(); target != 0 && os.Getenv("GOMEMLIMIT") == "" {
-			debug.SetMemoryLimit(target)
-		}
+		TuneProcess(d.Role)
+		LimitHeap(d)
 		var kubelet *kubeletconfig.Config
 		if d.NeedsKubelet {
 			if flags.Version() != "" {
@@ -66,7 +63,7 @@ func (d Definition) Command() *cobra.Command {
 		if err := cfg.Validate(); err != nil {
 			return err
 		}
-		return afterwards(cmd.Context(), func(ctx context.Context) (err error) {
+		return Afterwards(cmd.Context(), func(ctx context.Context) (err error) {
 			release, err := cfg.claimReplica(d.Role)
 			if err != nil {
 				return err
@@ -101,9 +98,9 @@ func (d Definition) takeKubelet(cfg *Config, fs *pflag.FlagSet, flags *kubeletco
 // laterKey is the context's key of what a command leaves to be run.
 type laterKey struct{}
 
-// afterwards leaves f to execute, which runs it when cobra has returned: the command line with its hundreds of flags
-// need not stay in memory as long as the service runs. Without execute it runs f itself.
-func afterwards(ctx context.Context, f func(ctx context.Context) error) error {
+// Afterwards leaves f to Execute, which runs it when cobra has returned: the command line with its hundreds of flags
+// need not stay in memory as long as the service runs. Without Execute it runs f itself.
+func Afterwards(ctx context.Context, f func(ctx context.Context) error) error {
 	later, ok := ctx.Value(laterKey{}).(*func(context.Context) error)
 	if !ok {
 		return f(ctx)

@@ -55,7 +55,7 @@ type Config struct {
 	Log telemetry.LogOptions
 	// Tracing is the tracing of the kubelet's configuration; nil traces nothing.
 	Tracing *tracingapi.TracingConfiguration
-	// Placement is the process's own network in the single placement; nil for a process of its own.
+	// Placement is the own network of a process that holds several services; nil for a process of its own.
 	Placement *InProcess
 }
 
@@ -219,8 +219,11 @@ func (c *Config) PodsAPISocket() string {
 
 // Peers say which processes are this node's services, for servers and clients beside those that a Service makes.
 func (c *Config) Peers() peer.Rules {
-	return peer.Rules{Cgroups: c.PeerCgroups, Helpers: c.HelpersDir()}
+	return peer.Rules{Cgroups: c.PeerCgroups, Helpers: c.HelpersDir(), Placement: c.PlacementFile()}
 }
+
+// PlacementFile is where "microlet up" says which roles the users of processes with several services have.
+func (c *Config) PlacementFile() string { return filepath.Join(c.RuntimeDir, "placement") }
 
 // HelpersDir is the folder in which podsync records the helper pods.
 func (c *Config) HelpersDir() string { return filepath.Join(c.RuntimeDir, "helpers") }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -109,7 +110,7 @@ func New(cfg Config, r role.Role) (*Service, error) {
 		Log:      log,
 		Metrics:  s.Metrics,
 	}
-	if cfg.Placement != nil {
+	if cfg.Placement.Has(role.Bus) {
 		options.InProcess = cfg.Placement
 	}
 	if err = s.meetSupervisor(); err != nil {
@@ -144,12 +145,15 @@ func maxRequests() map[role.Role]int {
 	}
 }
 
-// meetSupervisor finds who supervises the service: the process's own supervisor, or that of the single placement.
+// meetSupervisor finds who supervises the service: the process's own supervisor, or what holds several services in the
+// process.
 func (s *Service) meetSupervisor() (err error) {
-	if !s.ownsProcess() {
-		s.Kept = &Kept{service: s}
-		s.Config.Placement.join(s.Role, s.Pulse)
-		s.notify = func(states ...string) { s.Config.Placement.notify(s.Role, states...) }
+	if in := s.Config.Placement; !s.ownsProcess() {
+		s.notifier = in.Supervisor
+		s.Kept = &Kept{service: s, inherited: maps.Clone(in.Inherited.Kept)}
+		s.listeners = maps.Clone(in.Inherited.Listeners)
+		in.Join(s.Role, s.Pulse)
+		s.notify = func(states ...string) { in.notify(s.Role, states...) }
 		return nil
 	}
 	if s.notifier, err = run.NewNotifier(); err != nil {
@@ -247,8 +251,8 @@ func (s *Service) isReady() bool {
 	return s.ready
 }
 
-// ownsProcess reports whether the process's standard error, supervisor and end are this service's; in
-// the single placement they are the one's that holds all services.
+// ownsProcess reports whether the process's standard error, supervisor and end are this service's, and not those of
+// what holds several services in the process.
 func (s *Service) ownsProcess() bool { return s.Config.Placement == nil || s.Role == role.Up }
 
 // notifySupervisor notifies the supervisor. A failure is logged once until a notification succeeds again.
@@ -283,14 +287,14 @@ func (s *Service) DialCRI() (*grpc.ClientConn, error) {
 
 func (s *Service) dial(path string, to role.Role) (*grpc.ClientConn, error) {
 	o := unixgrpc.DialOptions{Server: to, Self: s.Role, Peers: s.Config.Peers()}
-	if s.Config.Placement != nil {
+	if s.Config.Placement.Has(to) {
 		o.Network = &s.Config.Placement.network
 	}
 	return unixgrpc.Dial(path, o, s.Tracer.DialOptions()...)
 }
 
-// Listen opens a socket below the runtime folder for the node's group, makes its folders when they are absent, and in
-// the single placement listens inside the process too. It takes over a socket that the supervisor has opened. It bounds
+// Listen opens a socket below the runtime folder for the node's group, makes its folders when they are absent, and
+// listens inside a process with several services too. It takes over a socket that the supervisor has opened. It bounds
 // the connections of each user. It is for servers beside GRPC, such as the CRI gateway's.
 func (s *Service) Listen(path string) (net.Listener, error) {
 	l, err := s.claim(path, func() (net.Listener, error) {
@@ -336,8 +340,12 @@ func (s *Service) claim(path string, open func() (net.Listener, error)) func() (
 	}
 }
 
-// dropListeners closes the sockets that this process was given and does not serve.
+// dropListeners closes the sockets that this process was given and does not serve. Those of a process with several
+// services are other services' too.
 func (s *Service) dropListeners() {
+	if !s.ownsProcess() {
+		return
+	}
 	for path, l := range s.listeners {
 		s.Log.Warn("a socket that this process was given is none of its own; callers wait there for an answer that does "+
 			"not come: correct the socket unit", logkey.Socket, path)

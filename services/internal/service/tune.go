@@ -4,6 +4,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/microlet/microlet/proto/role"
@@ -38,15 +39,31 @@ var busy = map[role.Role]bool{role.Podsync: true, role.NodeAPI: true}
 // quiet are the services that look at the node now and then, whatever its pods do.
 var quiet = map[role.Role]bool{role.NodeStatus: true, role.ImageGC: true, role.Evictor: true}
 
-// TuneProcess sets Go's runtime up for a process of one service or, in the single placement, of all. It leaves what
-// GOGC and GOMAXPROCS have set. It is for programs, before they run a service: a test that runs one keeps its own.
-func TuneProcess(r role.Role, single bool) {
+// TuneProcess sets Go's runtime up for a process of these services. It leaves what GOGC and GOMAXPROCS have set. It is
+// for programs, before they run a service: a test that runs one keeps its own.
+func TuneProcess(roles ...role.Role) {
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(garbage(r, single))
-		time.AfterFunc(settleAfter, func() { settle(quiet[r] && !single) })
+		debug.SetGCPercent(garbage(roles))
+		time.AfterFunc(settleAfter, func() { settle(areQuiet(roles)) })
 	}
-	if most := processors(r, single); os.Getenv("GOMAXPROCS") == "" && runtime.GOMAXPROCS(0) > most {
+	if most := processors(roles); os.Getenv("GOMAXPROCS") == "" && runtime.GOMAXPROCS(0) > most {
 		runtime.GOMAXPROCS(most)
+	}
+}
+
+// LimitHeap has Go's runtime collect garbage to stay within the sum of what the services of the process aim at. It
+// leaves what GOMEMLIMIT has set.
+func LimitHeap(services ...Definition) {
+	var target int64
+	for _, d := range services {
+		own := d.heapTarget()
+		if own == 0 {
+			return // it has no bound
+		}
+		target += own
+	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(target)
 	}
 }
 
@@ -59,17 +76,22 @@ func settle(again bool) {
 	}
 }
 
-// processors is how many a process computes on at most.
-func processors(r role.Role, single bool) int {
-	if single || busy[r] {
+// processors is how many a process of these services computes on at most.
+func processors(roles []role.Role) int {
+	if slices.ContainsFunc(roles, func(r role.Role) bool { return busy[r] }) {
 		return maxProcs
 	}
 	return 1
 }
 
+// areQuiet reports whether all services of a process are quiet.
+func areQuiet(roles []role.Role) bool {
+	return !slices.ContainsFunc(roles, func(r role.Role) bool { return !quiet[r] })
+}
+
 // garbage is how far the heap may grow between two collections, in percent of what lives.
-func garbage(r role.Role, single bool) int {
-	if quiet[r] && !single {
+func garbage(roles []role.Role) int {
+	if areQuiet(roles) {
 		return quietGCPercent
 	}
 	return gcPercent

@@ -8,32 +8,31 @@ import (
 
 func TestProcessors(t *testing.T) {
 	for _, c := range []struct {
-		r      role.Role
-		single bool
-		want   int
+		roles []role.Role
+		want  int
 	}{
-		{role.Podsync, false, maxProcs}, {role.NodeAPI, false, maxProcs},
-		{role.Prober, false, 1}, {role.Bus, false, 1}, {role.Up, false, 1},
-		{role.Up, true, maxProcs},
+		{[]role.Role{role.Podsync}, maxProcs}, {[]role.Role{role.NodeAPI}, maxProcs},
+		{[]role.Role{role.Prober}, 1}, {[]role.Role{role.Bus}, 1}, {[]role.Role{role.Up}, 1},
+		{[]role.Role{role.PLEG, role.Prober, role.Stats}, 1},
+		{[]role.Role{role.PLEG, role.Podsync}, maxProcs}, {role.All(), maxProcs},
 	} {
-		if got := processors(c.r, c.single); got != c.want {
-			t.Errorf("%s computes on %d processors at most (all in one process: %v), want %d", c.r, got, c.single,
-				c.want)
+		if got := processors(c.roles); got != c.want {
+			t.Errorf("%v compute on %d processors at most, want %d", c.roles, got, c.want)
 		}
 	}
 }
 
 func TestGarbage(t *testing.T) {
 	for _, c := range []struct {
-		r      role.Role
-		single bool
-		want   int
+		roles []role.Role
+		want  int
 	}{
-		{role.Evictor, false, quietGCPercent}, {role.ImageGC, false, quietGCPercent},
-		{role.Podsync, false, gcPercent}, {role.Bus, false, gcPercent}, {role.Up, true, gcPercent},
+		{[]role.Role{role.Evictor}, quietGCPercent}, {[]role.Role{role.ImageGC, role.Evictor}, quietGCPercent},
+		{[]role.Role{role.Podsync}, gcPercent}, {[]role.Role{role.Bus}, gcPercent},
+		{[]role.Role{role.Bus, role.NodeStatus}, gcPercent}, {role.All(), gcPercent},
 	} {
-		if got := garbage(c.r, c.single); got != c.want {
-			t.Errorf("the heap of %s may grow by %d %% (all in one process: %v), want %d", c.r, got, c.single, c.want)
+		if got := garbage(c.roles); got != c.want {
+			t.Errorf("the heap of %v may grow by %d %%, want %d", c.roles, got, c.want)
 		}
 	}
 }

@@ -61,9 +61,11 @@ func changedDuringStarts(t *testing.T) {
 	s.Wait(scene.Patience, "the pods' end", func(v record.View) error {
 		var errs []error
 		for _, p := range pods {
-			p := v.Pod(s.Namespace, p.Name)
-			if p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
-				errs = append(errs, errors.New(scene.Describe(p)))
+			now := v.Pod(s.Namespace, p.Name)
+			if now == nil {
+				errs = append(errs, fmt.Errorf("%s is not recorded yet", p.Name))
+			} else if now.Status.Phase != corev1.PodSucceeded && now.Status.Phase != corev1.PodFailed {
+				errs = append(errs, errors.New(scene.Describe(now)))
 			}
 		}
 		return errors.Join(errs...)

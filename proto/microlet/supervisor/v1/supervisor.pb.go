@@ -184,7 +184,11 @@ type Process struct {
 	// between processes until all of them were restarted.
 	Version string `protobuf:"bytes,12,opt,name=version,proto3" json:"version,omitempty"`
 	// The process's command line without the program; empty for "up" and for what something else starts.
-	Arguments     []string `protobuf:"bytes,13,rep,name=arguments,proto3" json:"arguments,omitempty"`
+	Arguments []string `protobuf:"bytes,13,rep,name=arguments,proto3" json:"arguments,omitempty"`
+	// The group of services that the process holds, such as "bus+nodestatus"; empty if it holds this one alone. The
+	// services of a group have the process, its restarts and its last exit in common. The memory is counted with the
+	// first.
+	Group         string `protobuf:"bytes,14,opt,name=group,proto3" json:"group,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -310,6 +314,77 @@ func (x *Process) GetArguments() []string {
 	return nil
 }
 
+func (x *Process) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+// Group is a process with several services, which has the privileges of all of them.
+type Group struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name, such as "bus+nodestatus".
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// What the process may do, for the operator.
+	Privileges string `protobuf:"bytes,2,opt,name=privileges,proto3" json:"privileges,omitempty"`
+	// What is unsafe about it; empty if nothing is.
+	Warning       string `protobuf:"bytes,3,opt,name=warning,proto3" json:"warning,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Group) Reset() {
+	*x = Group{}
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Group) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Group) ProtoMessage() {}
+
+func (x *Group) ProtoReflect() protoreflect.Message {
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Group.ProtoReflect.Descriptor instead.
+func (*Group) Descriptor() ([]byte, []int) {
+	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Group) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Group) GetPrivileges() string {
+	if x != nil {
+		return x.Privileges
+	}
+	return ""
+}
+
+func (x *Group) GetWarning() string {
+	if x != nil {
+		return x.Warning
+	}
+	return ""
+}
+
 // Certificate is one that the node works with.
 type Certificate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -327,7 +402,7 @@ type Certificate struct {
 
 func (x *Certificate) Reset() {
 	*x = Certificate{}
-	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[2]
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -339,7 +414,7 @@ func (x *Certificate) String() string {
 func (*Certificate) ProtoMessage() {}
 
 func (x *Certificate) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[2]
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -352,7 +427,7 @@ func (x *Certificate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Certificate.ProtoReflect.Descriptor instead.
 func (*Certificate) Descriptor() ([]byte, []int) {
-	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{2}
+	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Certificate) GetName() string {
@@ -391,7 +466,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[3]
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -403,7 +478,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[3]
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -416,7 +491,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{3}
+	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{4}
 }
 
 // GetStatusResponse has the supervised processes in start order.
@@ -428,14 +503,16 @@ type GetStatusResponse struct {
 	Started   *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=started,proto3" json:"started,omitempty"`
 	Processes []*Process             `protobuf:"bytes,5,rep,name=processes,proto3" json:"processes,omitempty"`
 	// Empty if the version of the agent does not report them.
-	Certificates  []*Certificate `protobuf:"bytes,6,rep,name=certificates,proto3" json:"certificates,omitempty"`
+	Certificates []*Certificate `protobuf:"bytes,6,rep,name=certificates,proto3" json:"certificates,omitempty"`
+	// The processes that hold several services, as the placement says.
+	Groups        []*Group `protobuf:"bytes,7,rep,name=groups,proto3" json:"groups,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[4]
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -447,7 +524,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[4]
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -460,7 +537,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{4}
+	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *GetStatusResponse) GetVersion() string {
@@ -505,10 +582,18 @@ func (x *GetStatusResponse) GetCertificates() []*Certificate {
 	return nil
 }
 
+func (x *GetStatusResponse) GetGroups() []*Group {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
 // RestartProcessRequest requests that one process stops as at the end of the agent and starts again.
 type RestartProcessRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The process as GetStatus names it: "pleg", or "prober.1" for a replica.
+	// The process as GetStatus names it: "pleg", or "prober.1" for a replica. A service of a group stands for the process
+	// of the group.
 	Process       string `protobuf:"bytes,1,opt,name=process,proto3" json:"process,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -516,7 +601,7 @@ type RestartProcessRequest struct {
 
 func (x *RestartProcessRequest) Reset() {
 	*x = RestartProcessRequest{}
-	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[5]
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -528,7 +613,7 @@ func (x *RestartProcessRequest) String() string {
 func (*RestartProcessRequest) ProtoMessage() {}
 
 func (x *RestartProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[5]
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -541,7 +626,7 @@ func (x *RestartProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartProcessRequest.ProtoReflect.Descriptor instead.
 func (*RestartProcessRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{5}
+	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *RestartProcessRequest) GetProcess() string {
@@ -560,7 +645,7 @@ type RestartProcessResponse struct {
 
 func (x *RestartProcessResponse) Reset() {
 	*x = RestartProcessResponse{}
-	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[6]
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -572,7 +657,7 @@ func (x *RestartProcessResponse) String() string {
 func (*RestartProcessResponse) ProtoMessage() {}
 
 func (x *RestartProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[6]
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -585,7 +670,7 @@ func (x *RestartProcessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartProcessResponse.ProtoReflect.Descriptor instead.
 func (*RestartProcessResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{6}
+	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{7}
 }
 
 // ReadLogsRequest requests the newest lines of the node's log, which the supervisor keeps in memory.
@@ -605,7 +690,7 @@ type ReadLogsRequest struct {
 
 func (x *ReadLogsRequest) Reset() {
 	*x = ReadLogsRequest{}
-	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[7]
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -617,7 +702,7 @@ func (x *ReadLogsRequest) String() string {
 func (*ReadLogsRequest) ProtoMessage() {}
 
 func (x *ReadLogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[7]
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -630,7 +715,7 @@ func (x *ReadLogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadLogsRequest.ProtoReflect.Descriptor instead.
 func (*ReadLogsRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{7}
+	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ReadLogsRequest) GetProcess() string {
@@ -674,7 +759,7 @@ type ReadLogsResponse struct {
 
 func (x *ReadLogsResponse) Reset() {
 	*x = ReadLogsResponse{}
-	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[8]
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -686,7 +771,7 @@ func (x *ReadLogsResponse) String() string {
 func (*ReadLogsResponse) ProtoMessage() {}
 
 func (x *ReadLogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[8]
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -699,7 +784,7 @@ func (x *ReadLogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadLogsResponse.ProtoReflect.Descriptor instead.
 func (*ReadLogsResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{8}
+	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ReadLogsResponse) GetLines() [][]byte {
@@ -724,7 +809,7 @@ const file_microlet_supervisor_v1_supervisor_proto_rawDesc = "" +
 	"\fStuckProcess\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\x05R\x03pid\x120\n" +
 	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1b\n" +
-	"\twaits_for\x18\x03 \x01(\tR\bwaitsFor\"\xf5\x03\n" +
+	"\twaits_for\x18\x03 \x01(\tR\bwaitsFor\"\x8b\x04\n" +
 	"\aProcess\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x123\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1d.microlet.supervisor.v1.StateR\x05state\x12\x10\n" +
@@ -739,20 +824,28 @@ const file_microlet_supervisor_v1_supervisor_proto_rawDesc = "" +
 	" \x01(\x03R\x14watchdogMilliseconds\x12:\n" +
 	"\x05stuck\x18\v \x03(\v2$.microlet.supervisor.v1.StuckProcessR\x05stuck\x12\x18\n" +
 	"\aversion\x18\f \x01(\tR\aversion\x12\x1c\n" +
-	"\targuments\x18\r \x03(\tR\targuments\"\x84\x01\n" +
+	"\targuments\x18\r \x03(\tR\targuments\x12\x14\n" +
+	"\x05group\x18\x0e \x01(\tR\x05group\"U\n" +
+	"\x05Group\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1e\n" +
+	"\n" +
+	"privileges\x18\x02 \x01(\tR\n" +
+	"privileges\x12\x18\n" +
+	"\awarning\x18\x03 \x01(\tR\awarning\"\x84\x01\n" +
 	"\vCertificate\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x127\n" +
 	"\tnot_after\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\bnotAfter\x12\x14\n" +
 	"\x05error\x18\x04 \x01(\tR\x05error\"\x12\n" +
-	"\x10GetStatusRequest\"\x9b\x02\n" +
+	"\x10GetStatusRequest\"\xd2\x02\n" +
 	"\x11GetStatusResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1c\n" +
 	"\tplacement\x18\x02 \x01(\tR\tplacement\x12\x10\n" +
 	"\x03pid\x18\x03 \x01(\x05R\x03pid\x124\n" +
 	"\astarted\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x12=\n" +
 	"\tprocesses\x18\x05 \x03(\v2\x1f.microlet.supervisor.v1.ProcessR\tprocesses\x12G\n" +
-	"\fcertificates\x18\x06 \x03(\v2#.microlet.supervisor.v1.CertificateR\fcertificates\"1\n" +
+	"\fcertificates\x18\x06 \x03(\v2#.microlet.supervisor.v1.CertificateR\fcertificates\x125\n" +
+	"\x06groups\x18\a \x03(\v2\x1d.microlet.supervisor.v1.GroupR\x06groups\"1\n" +
 	"\x15RestartProcessRequest\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\tR\aprocess\"\x18\n" +
 	"\x16RestartProcessResponse\"k\n" +
@@ -793,40 +886,42 @@ func file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP() []byte {
 }
 
 var file_microlet_supervisor_v1_supervisor_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_microlet_supervisor_v1_supervisor_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_microlet_supervisor_v1_supervisor_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_microlet_supervisor_v1_supervisor_proto_goTypes = []any{
 	(State)(0),                     // 0: microlet.supervisor.v1.State
 	(*StuckProcess)(nil),           // 1: microlet.supervisor.v1.StuckProcess
 	(*Process)(nil),                // 2: microlet.supervisor.v1.Process
-	(*Certificate)(nil),            // 3: microlet.supervisor.v1.Certificate
-	(*GetStatusRequest)(nil),       // 4: microlet.supervisor.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),      // 5: microlet.supervisor.v1.GetStatusResponse
-	(*RestartProcessRequest)(nil),  // 6: microlet.supervisor.v1.RestartProcessRequest
-	(*RestartProcessResponse)(nil), // 7: microlet.supervisor.v1.RestartProcessResponse
-	(*ReadLogsRequest)(nil),        // 8: microlet.supervisor.v1.ReadLogsRequest
-	(*ReadLogsResponse)(nil),       // 9: microlet.supervisor.v1.ReadLogsResponse
-	(*timestamppb.Timestamp)(nil),  // 10: google.protobuf.Timestamp
+	(*Group)(nil),                  // 3: microlet.supervisor.v1.Group
+	(*Certificate)(nil),            // 4: microlet.supervisor.v1.Certificate
+	(*GetStatusRequest)(nil),       // 5: microlet.supervisor.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),      // 6: microlet.supervisor.v1.GetStatusResponse
+	(*RestartProcessRequest)(nil),  // 7: microlet.supervisor.v1.RestartProcessRequest
+	(*RestartProcessResponse)(nil), // 8: microlet.supervisor.v1.RestartProcessResponse
+	(*ReadLogsRequest)(nil),        // 9: microlet.supervisor.v1.ReadLogsRequest
+	(*ReadLogsResponse)(nil),       // 10: microlet.supervisor.v1.ReadLogsResponse
+	(*timestamppb.Timestamp)(nil),  // 11: google.protobuf.Timestamp
 }
 var file_microlet_supervisor_v1_supervisor_proto_depIdxs = []int32{
-	10, // 0: microlet.supervisor.v1.StuckProcess.since:type_name -> google.protobuf.Timestamp
+	11, // 0: microlet.supervisor.v1.StuckProcess.since:type_name -> google.protobuf.Timestamp
 	0,  // 1: microlet.supervisor.v1.Process.state:type_name -> microlet.supervisor.v1.State
-	10, // 2: microlet.supervisor.v1.Process.started:type_name -> google.protobuf.Timestamp
+	11, // 2: microlet.supervisor.v1.Process.started:type_name -> google.protobuf.Timestamp
 	1,  // 3: microlet.supervisor.v1.Process.stuck:type_name -> microlet.supervisor.v1.StuckProcess
-	10, // 4: microlet.supervisor.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
-	10, // 5: microlet.supervisor.v1.GetStatusResponse.started:type_name -> google.protobuf.Timestamp
+	11, // 4: microlet.supervisor.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	11, // 5: microlet.supervisor.v1.GetStatusResponse.started:type_name -> google.protobuf.Timestamp
 	2,  // 6: microlet.supervisor.v1.GetStatusResponse.processes:type_name -> microlet.supervisor.v1.Process
-	3,  // 7: microlet.supervisor.v1.GetStatusResponse.certificates:type_name -> microlet.supervisor.v1.Certificate
-	4,  // 8: microlet.supervisor.v1.SupervisorService.GetStatus:input_type -> microlet.supervisor.v1.GetStatusRequest
-	6,  // 9: microlet.supervisor.v1.SupervisorService.RestartProcess:input_type -> microlet.supervisor.v1.RestartProcessRequest
-	8,  // 10: microlet.supervisor.v1.SupervisorService.ReadLogs:input_type -> microlet.supervisor.v1.ReadLogsRequest
-	5,  // 11: microlet.supervisor.v1.SupervisorService.GetStatus:output_type -> microlet.supervisor.v1.GetStatusResponse
-	7,  // 12: microlet.supervisor.v1.SupervisorService.RestartProcess:output_type -> microlet.supervisor.v1.RestartProcessResponse
-	9,  // 13: microlet.supervisor.v1.SupervisorService.ReadLogs:output_type -> microlet.supervisor.v1.ReadLogsResponse
-	11, // [11:14] is the sub-list for method output_type
-	8,  // [8:11] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	4,  // 7: microlet.supervisor.v1.GetStatusResponse.certificates:type_name -> microlet.supervisor.v1.Certificate
+	3,  // 8: microlet.supervisor.v1.GetStatusResponse.groups:type_name -> microlet.supervisor.v1.Group
+	5,  // 9: microlet.supervisor.v1.SupervisorService.GetStatus:input_type -> microlet.supervisor.v1.GetStatusRequest
+	7,  // 10: microlet.supervisor.v1.SupervisorService.RestartProcess:input_type -> microlet.supervisor.v1.RestartProcessRequest
+	9,  // 11: microlet.supervisor.v1.SupervisorService.ReadLogs:input_type -> microlet.supervisor.v1.ReadLogsRequest
+	6,  // 12: microlet.supervisor.v1.SupervisorService.GetStatus:output_type -> microlet.supervisor.v1.GetStatusResponse
+	8,  // 13: microlet.supervisor.v1.SupervisorService.RestartProcess:output_type -> microlet.supervisor.v1.RestartProcessResponse
+	10, // 14: microlet.supervisor.v1.SupervisorService.ReadLogs:output_type -> microlet.supervisor.v1.ReadLogsResponse
+	12, // [12:15] is the sub-list for method output_type
+	9,  // [9:12] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_microlet_supervisor_v1_supervisor_proto_init() }
@@ -840,7 +935,7 @@ func file_microlet_supervisor_v1_supervisor_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_microlet_supervisor_v1_supervisor_proto_rawDesc), len(file_microlet_supervisor_v1_supervisor_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   9,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

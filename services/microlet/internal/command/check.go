@@ -95,6 +95,9 @@ func (c *checkOptions) run(cmd *cobra.Command, flagFaults error) error {
 	if c.printConfig {
 		return c.flags.printConfig(cmd.OutOrStdout(), c.output, errors.Join(flagFaults, wrong))
 	}
+	for _, w := range c.flags.cfg.PlacementWarnings() {
+		warnings = append(warnings, kubeletconfig.Warning{Message: w, Fields: []string{"--placement"}})
+	}
 	flagFindings := faults("flag", flagFaults)
 	report := checkReport{Findings: append(flagFindings, settings(warnings, wrong)...), wrongFlags: len(flagFindings)}
 	if wrong != nil {

@@ -30,9 +30,9 @@ func newRestart() *cobra.Command {
 		Use:   "restart SERVICE",
 		Short: "Restart one service or, with \"all\", one after the other, and wait until it is ready",
 		Long: "Restart one service, such as pleg, and wait until it is ready. Its pods go on running, and so do the\n" +
-			"other services. Of a service with several replicas, they are restarted one after the other; prober.1\n" +
-			"names one of them. The service starts with the flags that \"microlet up\" was started with. Only root\n" +
-			"may do this.\n" +
+			"other services, except those that share its process (--placement of \"microlet up\"). Of a service\n" +
+			"with several replicas, they are restarted one after the other; prober.1 names one of them.\n" +
+			"The service starts with the flags that \"microlet up\" was started with. Only root may do this.\n" +
 			"\"all\" restarts one service after the other, and stops at the first that does not become ready. After an\n" +
 			"upgrade of the binary each starts from the new one. \"microlet up\" itself goes on as it is, and so do\n" +
 			"services that units or containers start.",
@@ -109,12 +109,25 @@ func (r *restarter) restart(ctx context.Context, name string) error {
 	if len(targets) == 0 {
 		return fmt.Errorf("%q does not run on this node: see microlet status", name)
 	}
+	done := map[string]bool{}
 	for _, p := range targets {
+		if p.Group != "" && done[p.Group] {
+			continue
+		}
+		done[p.Group] = true
 		if err := r.one(ctx, p); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// called is what a process is called that was restarted.
+func called(p Process) string {
+	if p.Group == "" {
+		return p.Service
+	}
+	return "the process of " + strings.ReplaceAll(p.Group, "+", ", ")
 }
 
 // one restarts a process and waits for it. One that was not ready before need not become so.
@@ -148,7 +161,7 @@ func (r *restarter) one(ctx context.Context, before Process) error {
 			}
 			last = p
 			if p.Restarts > before.Restarts && p.PID != 0 && (p.State == "ready" || before.State != "ready") {
-				fmt.Fprintf(r.out, "%s was restarted: pid %d is %s after %v\n", p.Service, p.PID, p.State,
+				fmt.Fprintf(r.out, "%s was restarted: pid %d is %s after %v\n", called(p), p.PID, p.State,
 					time.Since(began).Round(restartLook))
 				return nil
 			}

@@ -9,11 +9,17 @@ import (
 
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/microlet/internal/catalog"
+	"github.com/microlet/microlet/services/microlet/internal/group"
 )
 
-// Of returns the command line that args call. For a service it has that service alone: the flags of all the others
-// would stay in the memory of each process of a node.
+// Of returns the command line that args call. For a service, or a group of them, it has that alone: the flags of all
+// the others would stay in the memory of each process of a node.
 func Of(args []string) *cobra.Command {
+	if name, called := group.NameOf(args); called {
+		root := newRoot()
+		root.AddCommand(group.Command(name, catalog.Services()))
+		return root
+	}
 	if len(args) > 0 {
 		for _, s := range catalog.Services() {
 			if string(s.Role) == args[0] {

@@ -166,7 +166,7 @@ func (s Status) of(names []string) (Status, error) {
 		return s, nil
 	}
 	all := s.Processes
-	s.Processes, s.Certificates = nil, nil
+	s.Processes, s.Certificates, s.Groups = nil, nil, nil
 	for _, p := range all {
 		service, _, _ := strings.Cut(p.Service, ".")
 		if slices.Contains(names, p.Service) || slices.Contains(names, service) {
@@ -263,8 +263,18 @@ type Status struct {
 	PID       int32     `json:"pid"`
 	Started   time.Time `json:"started"`
 	Processes []Process `json:"processes"`
+	// Groups are the processes that hold several services; none if each has a process of its own.
+	Groups []Group `json:"groups,omitempty"`
 	// Certificates are those that the node works with; none if the agent does not report them.
 	Certificates []Certificate `json:"certificates,omitempty"`
+}
+
+// Group is a process that holds several services. Each of them has the privileges of all. Warning says what is unsafe
+// about that; it is empty if nothing is.
+type Group struct {
+	Name       string `json:"name"`
+	Privileges string `json:"privileges"`
+	Warning    string `json:"warning,omitempty"`
 }
 
 // Certificate is one that the node works with: "client" or "serving". NotAfter is null if Error says why its end is
@@ -293,6 +303,9 @@ type Process struct {
 	Version string `json:"version"`
 	// Arguments are the process's command line without the program; none of "up" and of external processes.
 	Arguments []string `json:"arguments,omitempty"`
+	// Group is the name of the process if it holds other services too: pid, restarts and last exit are those of all. The
+	// memory is counted with the first.
+	Group string `json:"group,omitempty"`
 	// Stuck are those before it that were killed and do not end.
 	Stuck []StuckProcess `json:"stuck,omitempty"`
 }
@@ -322,6 +335,7 @@ func newStatusOf(a *supervisorv1.GetStatusResponse, now time.Time) Status {
 			Status:      p.GetStatus(),
 			Version:     harmless(p.GetVersion()), // the process's own word, as its start is
 			Arguments:   p.GetArguments(),
+			Group:       p.GetGroup(),
 		}
 		if p.GetStarted().IsValid() {
 			started := p.GetStarted().AsTime()
@@ -339,6 +353,9 @@ func newStatusOf(a *supervisorv1.GetStatusResponse, now time.Time) Status {
 				StuckProcess{PID: s.GetPid(), Since: s.GetSince().AsTime(), WaitsFor: s.GetWaitsFor()})
 		}
 		out.Processes = append(out.Processes, row)
+	}
+	for _, g := range a.GetGroups() {
+		out.Groups = append(out.Groups, Group{Name: g.GetName(), Privileges: g.GetPrivileges(), Warning: g.GetWarning()})
 	}
 	for _, c := range a.GetCertificates() {
 		row := Certificate{Name: c.GetName(), Path: c.GetPath(), Error: c.GetError()}
@@ -420,10 +437,27 @@ func writeTable(w io.Writer, s Status) error {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", p.Service, p.State, pid, uptime, p.Restarts, memory,
 			heartbeat, exit, status)
 	}
-	if err := t.Flush(); err != nil || len(s.Certificates) == 0 {
+	if err := errors.Join(t.Flush(), writeGroups(w, s.Groups)); err != nil || len(s.Certificates) == 0 {
 		return err
 	}
 	return writeCertificates(w, s.Certificates, time.Now())
+}
+
+// writeGroups is the table of the processes that hold several services.
+func writeGroups(w io.Writer, all []Group) error {
+	if len(all) == 0 {
+		return nil
+	}
+	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(t, "\nSHARED PROCESS\tPRIVILEGES OF EACH SERVICE")
+	for _, g := range all {
+		privileges := g.Privileges
+		if g.Warning != "" {
+			privileges += "; warning: " + g.Warning
+		}
+		fmt.Fprintf(t, "%s\t%s\n", g.Name, privileges)
+	}
+	return t.Flush()
 }
 
 // writeCertificates is the table of when the node's certificates end.

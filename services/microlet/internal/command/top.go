@@ -65,11 +65,13 @@ func askNode(ctx context.Context, cfg *service.Config) top.Node {
 			n.Faults = append(n.Faults, err.Error())
 		}
 	}
+	seen := map[int32]bool{}
 	for _, p := range status.Processes {
 		row := top.Process{
 			Name: p.Service, State: p.State, PID: p.PID, Uptime: time.Duration(p.UptimeSeconds * float64(time.Second)),
-			Restarts: p.Restarts, Memory: p.MemoryBytes, Heartbeat: -1,
+			Restarts: p.Restarts, Memory: p.MemoryBytes, Heartbeat: -1, Shared: seen[p.PID],
 		}
+		seen[p.PID] = p.PID != 0
 		if p.HeartbeatAgeSeconds != nil {
 			row.Heartbeat = time.Duration(*p.HeartbeatAgeSeconds * float64(time.Second))
 		}

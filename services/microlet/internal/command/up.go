@@ -12,6 +12,7 @@ import (
 	"github.com/microlet/microlet/services/internal/run"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/internal/telemetry"
+	"github.com/microlet/microlet/services/microlet/internal/placement"
 	"github.com/microlet/microlet/services/microlet/internal/up"
 )
 
@@ -35,6 +36,7 @@ func (f *upFlags) addTo(cmd *cobra.Command) {
 	f.fs.VisitAll(func(fl *pflag.Flag) { f.ofKubelet[fl.Name] = true })
 	f.cfg.AddFlags(f.fs)
 	f.groupUsage(cmd)
+	_ = cmd.RegisterFlagCompletionFunc("placement", completePlacement) // it fails for a flag that there is not
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		wrong := service.ExplainFlag(cmd, err)
 		if errors.Is(wrong, pflag.ErrHelp) {
@@ -45,6 +47,11 @@ func (f *upFlags) addTo(cmd *cobra.Command) {
 	})
 }
 
+// completePlacement completes the names of placements. After a name of a service it completes nothing.
+func completePlacement(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return placement.Names(), cobra.ShellCompDirectiveNoFileComp
+}
+
 func newUp() *cobra.Command {
 	return newAgent(&cobra.Command{
 		Use:   "up [flags]",
@@ -52,7 +59,7 @@ func newUp() *cobra.Command {
 		Long: "Run the node agent: start all services and keep them running. It takes the kubelet's command\nline as a " +
 			"unit file or kubeadm gives it, and flags of its own.",
 	}, func(ctx context.Context, cfg up.Config) error {
-		service.TuneProcess(role.Up, cfg.Placement == up.Single)
+		service.TuneProcess(cfg.InProcess()...)
 		return up.Run(run.Signals(ctx), cfg)
 	})
 }

@@ -72,20 +72,18 @@ func (h Host) inUse(r *report, address, setting string, port int32) {
 // listening is the state of a socket that listens, as proc_net_tcp(5) writes it.
 const listening = "0A"
 
-// listeners are the inodes of the sockets that listen on a port, and whether nodeapi's user has one of them: the agent
-// may use another folder than the check, or not answer.
+// listeners are the inodes of the sockets that listen on a port, and whether a user of the node agent has one of them:
+// nodeapi's, or that of another service which shares its process. The agent may use another folder than the check, or not
+// answer.
 func (h Host) listeners(port int32) (inodes []string, nodeAPI bool) {
-	id, err := role.Get(role.NodeAPI)
-	if err != nil {
-		return nil, false
-	}
 	for _, name := range []string{"proc/net/tcp", "proc/net/tcp6"} {
 		for _, line := range h.lines(name) {
 			fields := strings.Fields(line)
 			if len(fields) < 10 || !strings.HasSuffix(fields[1], fmt.Sprintf(":%04X", port)) || fields[3] != listening {
 				continue
 			}
-			nodeAPI = nodeAPI || fields[7] == strconv.Itoa(id.UID)
+			uid, err := strconv.ParseInt(fields[7], 10, 64)
+			nodeAPI = nodeAPI || err == nil && role.Reserved(uid)
 			inodes = append(inodes, fields[9])
 		}
 	}

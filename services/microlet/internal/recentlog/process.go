@@ -3,7 +3,9 @@ package recentlog
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/microlet/microlet/services/internal/logkey"
 )
@@ -35,4 +37,11 @@ func processOf(line []byte) string {
 	}
 	process, _, _ := bytes.Cut(rest, []byte(" "))
 	return string(process)
+}
+
+// isOf reports whether a process's lines are asked for by a name: its own, its service's, or that of one of several
+// services that it holds, such as "bus+nodestatus".
+func isOf(process, name string) bool {
+	service, _, _ := strings.Cut(process, ".")
+	return process == name || service == name || slices.Contains(strings.Split(process, "+"), name)
 }

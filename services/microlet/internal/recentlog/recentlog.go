@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"io"
 	"slices"
-	"strings"
 	"sync"
 	"unicode"
 	"unicode/utf8"
@@ -81,7 +80,8 @@ func (l *Log) add(process string, text []byte) {
 
 // Query says which lines are read.
 type Query struct {
-	// Process is the name of a process, as "pleg" or "prober.1", or of a service for all its replicas. Empty is all.
+	// Process is the name of a process, as "pleg" or "prober.1", or of a service for all its replicas and for the process
+	// that it shares with others. Empty is all.
 	Process string
 	// Words keep the lines in which one of them stands by itself, such as the name of a pod. None keeps all.
 	Words []string
@@ -110,7 +110,7 @@ func (l *Log) Read(q Query) Page {
 	}
 	var found []line
 	for process, of := range l.processes {
-		if service, _, _ := strings.Cut(process, "."); q.Process != "" && process != q.Process && service != q.Process {
+		if q.Process != "" && !isOf(process, q.Process) {
 			continue
 		}
 		page.Missed = page.Missed || q.After > 0 && of.dropped > q.After

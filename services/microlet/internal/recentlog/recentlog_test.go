@@ -54,6 +54,9 @@ func TestRead(t *testing.T) {
 		write(t, l, telemetry.FormatText, process, fmt.Sprint("m", i), "pod", "default/web", "n", i)
 	}
 	write(t, l, telemetry.FormatText, "bus", "m5", "pod", "default/web-2")
+	if !isOf("bus+nodestatus", "nodestatus") || isOf("bus+nodestatus", "status") || !isOf("a+b", "a+b") {
+		t.Error("the lines of a process with several services are not those of each")
+	}
 	if _, err := l.Write([]byte("\n")); err != nil {
 		t.Fatal(err)
 	}

@@ -189,7 +189,7 @@ func (k *keeper) await() bool {
 		return true
 	}
 	k.update(func(p *Process) { p.State, p.LastExit = Idle, "" })
-	idle := k.metrics.idle.WithLabelValues(k.spec.Name)
+	idle := k.metrics.idle.WithLabelValues(k.spec.services()[0])
 	idle.Set(1)
 	defer idle.Set(0)
 	k.settle()
@@ -230,9 +230,15 @@ func (k *keeper) listen(d *OnDemand) bool {
 
 // settle ends the wait for the process at the start: it is ready, or not needed.
 func (k *keeper) settle() {
+	closeOnce(k.begun)
+	closeOnce(k.firstReady)
+}
+
+// closeOnce closes a channel that one goroutine may close several times.
+func closeOnce(c chan struct{}) {
 	select {
-	case <-k.firstReady:
+	case <-c:
 	default:
-		close(k.firstReady)
+		close(c)
 	}
 }

@@ -4,10 +4,13 @@ import (
 	"cmp"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/signal"
@@ -46,6 +49,7 @@ type keeper struct {
 	metrics  *metrics
 	log      *slog.Logger
 
+	begun      chan struct{}  // closed with firstReady, or at the first READY=1 of the first of several services
 	firstReady chan struct{}  // closed at the first READY=1, or when the process is not needed yet
 	stopping   chan struct{}  // closed to stop
 	kill       chan struct{}  // closed when the stop's time is over
@@ -59,19 +63,24 @@ type keeper struct {
 }
 
 func newKeeper(s Spec, o *Options, l launcher, m *metrics) *keeper {
-	m.stuck.WithLabelValues(s.Name).Set(0)
-	m.restarts.WithLabelValues(s.Name) // so that the first one is an increase
-	m.watchdog.WithLabelValues(s.Name)
+	for _, name := range s.services() {
+		m.stuck.WithLabelValues(name).Set(0)
+		m.restarts.WithLabelValues(name) // so that the first one is an increase
+		m.watchdog.WithLabelValues(name)
+	}
+	account := Process{Name: s.Name, Args: s.Args}
+	account.begin(s.Services)
 	return &keeper{
 		spec: s, options: o, launcher: l, metrics: m,
 		log:        o.Log.With("process", s.Name),
+		begun:      make(chan struct{}),
 		firstReady: make(chan struct{}),
 		stopping:   make(chan struct{}),
 		kill:       make(chan struct{}),
 		done:       make(chan struct{}),
 		again:      signal.New(),
 		freed:      signal.New(),
-		account:    Process{Name: s.Name, Args: s.Args},
+		account:    account,
 	}
 }
 
@@ -111,12 +120,13 @@ func (k *keeper) run() {
 		began := time.Now()
 		k.update(func(p *Process) {
 			p.State, p.Started, p.Status = Starting, began, ""
+			p.begin(k.spec.Services)
 			if starts > 0 {
 				p.Restarts++
 			}
 		})
 		if starts > 0 {
-			k.metrics.restarts.WithLabelValues(k.spec.Name).Inc()
+			k.spec.count(k.metrics.restarts)
 		}
 		k.forgetRestart()
 		why := k.live()
@@ -233,7 +243,7 @@ func (l *lifetime) isStuck(now time.Time) bool {
 // abort ends a process that hangs, in a way that lets it show what hangs.
 func (l *lifetime) abort() {
 	l.why = "watchdog: silent for " + l.options.Watchdog.String()
-	l.metrics.watchdog.WithLabelValues(l.spec.Name).Inc()
+	l.spec.count(l.metrics.watchdog)
 	l.log.Error("process hangs and is killed", logkey.PID, l.p.pid(), "silent", l.options.Watchdog)
 	l.send(l.p, syscall.SIGABRT)
 	l.killAt = time.After(abortWait)
@@ -259,6 +269,10 @@ func (k *keeper) look(p process, quiet bool) (waitsFor string, is bool) {
 
 // take does what a notification says.
 func (k *keeper) take(n note, dog *watchdog) {
+	if n.service != "" {
+		k.takeOf(n)
+		return
+	}
 	now := time.Now()
 	if n.watchdog {
 		dog.fed(now)
@@ -280,6 +294,45 @@ func (k *keeper) take(n note, dog *watchdog) {
 			k.settle()
 		}
 	})
+}
+
+// takeOf does what a notification says of one of several services.
+func (k *keeper) takeOf(n note) {
+	k.update(func(p *Process) {
+		all := slices.Clone(p.Services) // others read the ones before
+		i := slices.IndexFunc(all, func(s Service) bool { return s.Name == n.service })
+		if i < 0 {
+			return
+		}
+		if n.hasStatus {
+			all[i].Status = n.status
+		}
+		if n.stopping {
+			all[i].State = Stopping
+		}
+		if n.ready && all[i].State == Starting {
+			all[i].State = Ready
+			if i == 0 {
+				closeOnce(k.begun)
+			}
+		}
+		p.Services = all
+	})
+}
+
+// begin has the services start with their process.
+func (p *Process) begin(services []string) {
+	p.Services = nil
+	for _, name := range services {
+		p.Services = append(p.Services, Service{Name: name, State: Starting})
+	}
+}
+
+// count adds one to what is counted of each service.
+func (s Spec) count(counter *prometheus.CounterVec) {
+	for _, name := range s.services() {
+		counter.WithLabelValues(name).Inc()
+	}
 }
 
 func (k *keeper) send(p process, s syscall.Signal) {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -50,14 +51,16 @@ func newStream(out io.Writer, format string) *stream {
 	return s
 }
 
-// copy passes lines on until r ends. An unfinished last line counts as one.
-func (s *stream) copy(service string, r io.Reader) {
+// copy passes lines on until r ends. An unfinished last line counts as one. The process of this name may hold several
+// services, and write in their names too.
+func (s *stream) copy(process string, r io.Reader, services ...string) {
+	services = append(slices.Clone(services), process)
 	br, limit := bufio.NewReaderSize(r, maxLine), rate.NewLimiter(logRate, logBurst)
 	for {
 		line, err := br.ReadSlice('\n')
 		if len(line) > 0 {
 			_ = limit.WaitN(context.Background(), len(line)+lineCost) // it fails for more than the burst alone
-			s.line(service, bytes.TrimRight(line, "\r\n"))
+			s.line(process, services, bytes.TrimRight(line, "\r\n"))
 		}
 		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
 			return
@@ -65,27 +68,27 @@ func (s *stream) copy(service string, r io.Reader) {
 	}
 }
 
-func (s *stream) line(service string, line []byte) {
+func (s *stream) line(process string, services []string, line []byte) {
 	if len(line) == 0 {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.labelled(service, line) {
+	if s.labelled(services, line) {
 		whole := append(bytes.Clone(line), '\n') // one write, so that lines never mix
 		_, _ = s.out.Write(whole)                // the log is where a failure would be reported
 		return
 	}
-	s.raw.Warn("process output", serviceKey, service, logkey.Line, string(line))
+	s.raw.Warn("process output", serviceKey, process, logkey.Line, string(line))
 }
 
-// labelled reports whether the line is one that the service's own log writes: whole, with the service's name behind
-// time, level and message, and without a second name that some reader could take for it.
-func (s *stream) labelled(service string, line []byte) bool {
+// labelled reports whether the line is one that the log of one of the services writes: whole, with the service's name
+// behind time, level and message, and without a second name that some reader could take for it.
+func (s *stream) labelled(services []string, line []byte) bool {
 	if s.json {
-		return labelledJSON(service, line)
+		return labelledJSON(services, line)
 	}
-	return labelledText(service, string(line))
+	return labelledText(services, string(line))
 }
 
 // labels are the fields that begin each line of a service's log.
@@ -93,7 +96,7 @@ var labels = [...]string{slog.TimeKey, slog.LevelKey, slog.MessageKey, serviceKe
 
 const serviceKey = "service"
 
-func labelledJSON(service string, line []byte) bool {
+func labelledJSON(services []string, line []byte) bool {
 	// JSON has control characters between its tokens alone, where the log writes none and where some readers end a
 	// line.
 	if line[0] != '{' || !json.Valid(line) || bytes.ContainsFunc(line, func(r rune) bool { return r < ' ' }) {
@@ -116,7 +119,7 @@ func labelledJSON(service string, line []byte) bool {
 		}
 		if fields == len(labels)-1 {
 			var is string
-			if json.Unmarshal(value, &is) != nil || is != service {
+			if json.Unmarshal(value, &is) != nil || !slices.Contains(services, is) {
 				return false
 			}
 		}
@@ -124,7 +127,7 @@ func labelledJSON(service string, line []byte) bool {
 	return fields >= len(labels)
 }
 
-func labelledText(service, line string) bool {
+func labelledText(services []string, line string) bool {
 	fields := 0
 	for ; ; fields++ {
 		key, rest, ok := textToken(line)
@@ -132,7 +135,7 @@ func labelledText(service, line string) bool {
 			return false
 		}
 		value, rest, ok := textToken(rest[1:])
-		if !ok || !fits(fields, key) || fields == len(labels)-1 && value != service {
+		if !ok || !fits(fields, key) || fields == len(labels)-1 && !slices.Contains(services, value) {
 			return false
 		}
 		if rest == "" {

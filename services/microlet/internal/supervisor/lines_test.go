@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -49,6 +50,24 @@ func TestJSONLines(t *testing.T) {
 		}
 		if l.Service != "pleg" || l.Line != want {
 			t.Errorf("line is %+v, want %s", l, want)
+		}
+	}
+}
+
+// TestLinesOfSeveralServices: a process may write in the names of its services, and in no other.
+func TestLinesOfSeveralServices(t *testing.T) {
+	for _, format := range []string{"text", "json"} {
+		var out, written bytes.Buffer
+		o := telemetry.LogOptions{Format: format, Output: &written}
+		for _, name := range []string{"bus", "nodestatus", "bus+nodestatus", "podsync"} {
+			slog.New(o.Handler()).With("service", name).Info("hello")
+		}
+		own := strings.SplitAfter(written.String(), "\n")[:3]
+		newStream(&out, format).copy("bus+nodestatus", &written, "bus", "nodestatus")
+		lines := strings.SplitAfter(out.String(), "\n")
+		if !slices.Equal(lines[:3], own) || !strings.Contains(lines[3], "process output") ||
+			!strings.Contains(lines[3], "bus+nodestatus") {
+			t.Errorf("%s: wrote\n%s", format, &out)
 		}
 	}
 }

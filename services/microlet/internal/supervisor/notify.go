@@ -17,11 +17,17 @@ import (
 	"github.com/microlet/microlet/services/internal/logkey"
 )
 
+// ServiceKey names, in a notification of a process with several services, the one that its READY, STOPPING and STATUS
+// are about. The watchdog is always the process's.
+const ServiceKey = "X_MICROLET_SERVICE"
+
 // note is one notification.
 type note struct {
 	ready, stopping, watchdog bool
 	status                    string
 	hasStatus                 bool
+	// service is which of several services of the process the note is about; empty is the process.
+	service string
 	// store and remove are FDSTORE=1 and FDSTOREREMOVE=1, of the files of this name.
 	store, remove bool
 	fileName      string
@@ -44,6 +50,8 @@ func parseNote(datagram string) note {
 			n.store = n.store || value == "1"
 		case "FDSTOREREMOVE":
 			n.remove = n.remove || value == "1"
+		case ServiceKey:
+			n.service = printable(value)
 		case "FDNAME":
 			n.fileName = value
 		case "STATUS":

@@ -3,16 +3,18 @@ package supervisor
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // ErrUnknownProcess is wrapped by the error of a name that nothing supervised has.
 var ErrUnknownProcess = errors.New("no such process")
 
-// Restart asks a process to stop, as at the end of the agent, and starts it again at once. One that waits for its next
-// start is started now. It returns before the process has stopped.
+// Restart asks a process to stop, as at the end of the agent, and starts it again at once. The name of a service that
+// shares a process is that of its process. One that waits for its next start is started now. Restart returns before the
+// process has stopped.
 func (s *Supervisor) Restart(name string) error {
 	for _, k := range s.keepers {
-		if k.spec.Name == name {
+		if k.spec.Name == name || slices.Contains(k.spec.Services, name) {
 			return k.restart()
 		}
 	}

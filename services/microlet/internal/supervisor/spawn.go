@@ -239,7 +239,7 @@ func (sp *spawner) launch(s Spec) (process, error) {
 	if err := killLeft(s.Cgroup); err != nil { // by a supervisor that was killed
 		sp.options.Log.Warn("what a process has left behind may still run", "process", s.Name, logkey.Err, err)
 	}
-	box, err := openMailbox(filepath.Join(sp.options.NotifyDir, s.Name+".sock"), s.UID)
+	box, err := openMailbox(filepath.Join(sp.options.NotifyDir, s.services()[0]+".sock"), s.UID)
 	if err != nil {
 		return nil, err
 	}
@@ -265,11 +265,11 @@ func (sp *spawner) launch(s Spec) (process, error) {
 		closed:   make(chan struct{}),
 	}
 	go func() { // ends when the last holder of the pipe's other end does
-		sp.stream.copy(s.Name, r)
+		sp.stream.copy(s.Name, r, s.Services...)
 		_ = r.Close()
 	}()
 	go box.read(cmd.Process.Pid, p.received, kept, p.closed, sp.options.Log.With("process", s.Name),
-		sp.metrics.refused.WithLabelValues(s.Name).Inc)
+		sp.metrics.refused.WithLabelValues(s.services()[0]).Inc)
 	go p.wait()
 	return p, nil
 }

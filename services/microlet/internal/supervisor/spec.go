@@ -23,8 +23,11 @@ type Cgroup interface {
 
 // Spec is one process.
 type Spec struct {
-	// Name of the service.
+	// Name of the process: that of its service.
 	Name string
+	// Services are those that the process holds; empty is one of the process's name. Each says of itself what it does
+	// (ServiceKey), and the process is ready when all are.
+	Services []string
 	// Path of the program, and its arguments without the program's own name.
 	Path string
 	Args []string
@@ -73,6 +76,14 @@ type Spec struct {
 
 	// sockets are those of OnDemand, once they are open.
 	sockets []socket
+}
+
+// services are those that the process holds.
+func (s Spec) services() []string {
+	if len(s.Services) == 0 {
+		return []string{s.Name}
+	}
+	return s.Services
 }
 
 // Options say what is supervised and how.
@@ -136,10 +147,12 @@ func (o *Options) complete() error {
 	}
 	seen := map[string]bool{}
 	for _, s := range o.Specs {
-		if s.Name == "" || seen[s.Name] {
-			return fmt.Errorf("process %q: give each a name of its own", s.Name)
+		for _, name := range s.services() {
+			if name == "" || seen[name] {
+				return fmt.Errorf("process %q: give each a name of its own", name)
+			}
+			seen[name] = true
 		}
-		seen[s.Name] = true
 	}
 	if len(o.Specs) == 0 {
 		return errors.New("no process to supervise")
@@ -181,4 +194,13 @@ type Process struct {
 	Status string
 	// Stuck are those before it that were killed and do not end.
 	Stuck []StuckProcess
+	// Services are those that the process holds, if they are several.
+	Services []Service
+}
+
+// Service is one of several services of a process.
+type Service struct {
+	Name   string
+	State  State
+	Status string
 }

@@ -169,7 +169,9 @@ func deletePID(list []StuckProcess, pid int) []StuckProcess {
 func (k *keeper) updateStuck(f func([]StuckProcess) []StuckProcess) {
 	k.update(func(p *Process) {
 		p.Stuck = f(append([]StuckProcess(nil), p.Stuck...))
-		k.metrics.stuck.WithLabelValues(k.spec.Name).Set(float64(len(p.Stuck)))
+		for _, name := range k.spec.services() {
+			k.metrics.stuck.WithLabelValues(name).Set(float64(len(p.Stuck)))
+		}
 	})
 }
 

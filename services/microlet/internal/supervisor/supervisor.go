@@ -53,7 +53,8 @@ func (s *Supervisor) Run(ctx context.Context) error {
 }
 
 // start starts each process when the one before is ready, or has had its time: one that hangs must
-// not keep the rest from the node. It returns those that were started.
+// not keep the rest from the node. Of a process with several services the first one counts, since it is the one in the
+// order, and the others may wait for what starts later. It returns those that were started.
 func (s *Supervisor) start(ctx context.Context) []*keeper {
 	for i, k := range s.keepers {
 		if ctx.Err() != nil {
@@ -66,7 +67,7 @@ func (s *Supervisor) start(ctx context.Context) []*keeper {
 		}
 		wait := time.NewTimer(s.options.StartWait)
 		select {
-		case <-k.firstReady:
+		case <-k.begun:
 		case <-wait.C:
 			k.log.Warn("process is not ready yet; the next one is started", "waited", s.options.StartWait)
 		case <-ctx.Done():
@@ -124,7 +125,22 @@ func (s *Supervisor) notReady() []string {
 		select {
 		case <-k.firstReady:
 		default:
-			names = append(names, k.spec.Name)
+			names = append(names, k.missing()...)
+		}
+	}
+	return names
+}
+
+// missing names the services of the process that are not ready.
+func (k *keeper) missing() []string {
+	account := k.snapshot()
+	if len(account.Services) == 0 {
+		return []string{account.Name}
+	}
+	var names []string
+	for _, s := range account.Services {
+		if s.State != Ready {
+			names = append(names, s.Name)
 		}
 	}
 	return names

@@ -25,6 +25,8 @@ type Process struct {
 	Uptime      time.Duration
 	Restarts    uint32
 	Memory      uint64
+	// Shared says that a service before it has the same process, with whose CPU and memory it is counted.
+	Shared bool
 	// Heartbeat is its age; negative if none was heard.
 	Heartbeat time.Duration
 }

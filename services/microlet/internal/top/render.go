@@ -87,7 +87,7 @@ func processLines(n, before *Node) []string {
 			heartbeat = fmt.Sprintf("%.1fs ago", p.Heartbeat.Seconds())
 		}
 		if before != nil {
-			if cores, ok := n.rate(before, cpuMetric, p.Name); ok {
+			if cores, ok := n.rate(before, cpuMetric, p.Name); ok && !p.Shared {
 				cpu = fmt.Sprintf("%.1f%%", 100*cores)
 			}
 		}

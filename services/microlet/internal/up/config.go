@@ -15,14 +15,16 @@ import (
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/microlet/internal/catalog"
+	"github.com/microlet/microlet/services/microlet/internal/group"
+	"github.com/microlet/microlet/services/microlet/internal/placement"
 )
 
 // The placements.
 const (
 	// Processes gives each service a process and an identity of its own.
-	Processes = "processes"
+	Processes = placement.Processes
 	// Single puts all services into one process, for a small node.
-	Single = "single"
+	Single = placement.Single
 )
 
 const (
@@ -41,12 +43,15 @@ type Config struct {
 	Service service.Config
 	// Kubelet is the resolved configuration of the kubelet that microlet stands in for.
 	Kubelet *kubeletconfig.Config
-	// Placement is "processes" or "single". Default: processes.
+	// Placement says which services share a process, as package placement reads it. Default: processes.
 	Placement string
+	// PlacementForce allows a group in which nodeapi, which the network reaches, shares root's rights. The single
+	// placement does not need it. Default: false.
+	PlacementForce bool
 	// Watchdog is how long a service may stand still before it is killed and started again; 0 never.
 	// Default: 10 s.
 	Watchdog time.Duration
-	// ProberReplicas is how many probers share the pods. Default: 1. The single placement has one.
+	// ProberReplicas is how many probers share the pods. Default: 1. A prober that shares a process has none beside it.
 	ProberReplicas int
 	// Services are all of the node, in start order.
 	Services []service.Definition
@@ -75,7 +80,11 @@ func DefaultConfig() Config {
 func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	c.Service.AddFlags(fs)
 	fs.StringVar(&c.Placement, "placement", c.Placement,
-		`"processes": each service a process with its own identity; "single": all in one process, for a small node`)
+		`which services share a process: "processes": none, each with its own identity; "compact": those with much the `+
+			`same privileges, as `+placement.CompactGroups+`; "single": all, for a small node; or groups such as `+
+			`bus+nodestatus,pleg+stats, where the others have a process each`)
+	fs.BoolVar(&c.PlacementForce, "placement-force", c.PlacementForce,
+		"allow groups of --placement in which nodeapi, which the network reaches, shares the rights of root")
 	fs.Var((*offDuration)(&c.Watchdog), "watchdog",
 		`how long a service may stand still before it is started again; "0" or "off" is for ever`)
 	fs.IntVar(&c.ProberReplicas, "prober-replicas", c.ProberReplicas, "how many probers share the pods among them")
@@ -110,19 +119,12 @@ func (c *Config) OfService(flag string) bool {
 // Validate says what is wrong with the config and with those of all services: field, value, remedy.
 func (c *Config) Validate() error {
 	errs := []error{c.Service.Validate()}
-	if c.Placement != Processes && c.Placement != Single {
-		errs = append(errs, fmt.Errorf("placement is %q: use %q or %q", c.Placement, Processes, Single))
-	}
+	errs = append(errs, c.validatePlacement())
 	if c.Watchdog != 0 && c.Watchdog < minWatchdog {
 		errs = append(errs, fmt.Errorf("watchdog is %v: use %v or more, or 0 for none", c.Watchdog, minWatchdog))
 	}
 	if c.ProberReplicas < 1 || c.ProberReplicas > service.MaxReplicas {
 		errs = append(errs, fmt.Errorf("prober-replicas is %d: give 1 to %d", c.ProberReplicas, service.MaxReplicas))
-	}
-	if c.ProberReplicas > 1 && c.Placement == Single {
-		errs = append(errs,
-			fmt.Errorf("prober-replicas is %d: the single placement has one; use --placement=%s for more",
-				c.ProberReplicas, Processes))
 	}
 	errs = append(errs, c.validateExternal())
 	if c.Kubelet == nil {
@@ -191,15 +193,26 @@ func (c *Config) arguments(s service.Definition, replica int) []string {
 		"--node-name=" + c.Service.NodeName,
 		"--replica=" + strconv.Itoa(replica),
 	}
-	if cgroups := c.Service.PeerCgroups; len(cgroups) > 0 {
-		args = append(args, "--peer-cgroups="+strings.Join(cgroups, ","))
-	}
+	args = append(args, c.peerArguments()...)
 	if s.NeedsKubelet {
 		args = append(args, "--resolved-config="+c.resolvedPath(s))
 	} else {
 		args = append(args, c.Service.Log.Flags()...)
 	}
-	if s.Role == role.NodeAPI {
+	return append(args, c.ownArguments(s, false)...)
+}
+
+// peerArguments name the cgroups of services that something else starts.
+func (c *Config) peerArguments() []string {
+	if len(c.Service.PeerCgroups) == 0 {
+		return nil
+	}
+	return []string{"--peer-cgroups=" + strings.Join(c.Service.PeerCgroups, ",")}
+}
+
+// ownArguments are those that a service alone takes, in a process that is root's or not.
+func (c *Config) ownArguments(s service.Definition, root bool) (args []string) {
+	if s.Role == role.NodeAPI && !root { // root reads the originals
 		args = append(args, "--api-credentials="+c.ownFolder(s.Role))
 	}
 	if own := c.own[string(s.Role)]; own != nil {
@@ -228,11 +241,7 @@ func (c *Config) ownFolder(r role.Role) string {
 
 // resolvedPath is the file of the kubelet's configuration as the service should see it.
 func (c *Config) resolvedPath(s service.Definition) string {
-	return resolvedFile(c.Service.RuntimeDir, s.Role)
-}
-
-func resolvedFile(runtimeDir string, r role.Role) string {
-	return filepath.Join(runtimeDir, "config", string(r)+".yaml")
+	return group.ResolvedFile(c.Service.RuntimeDir, s.Role)
 }
 
 // offDuration is a duration of which "off" is 0.

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/microlet/internal/placement"
 )
 
 // nest makes folders of a user in one another.
@@ -151,7 +152,7 @@ func TestStoreOfTheBusIsKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	if err := makeFolders(t.Context(), root, Processes); err != nil {
+	if err := makeFolders(t.Context(), root, placement.Partition{}); err != nil {
 		t.Fatal(err)
 	}
 	isEmpty(t, filepath.Join(dir, "bus"))

@@ -23,6 +23,7 @@ import (
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/removal"
 	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/microlet/internal/placement"
 )
 
 const (
@@ -51,9 +52,8 @@ type folder struct {
 	deep bool
 }
 
-// folders returns those that up makes, each before those below it. In the single placement all of them are
-// root's.
-func folders(placement string) ([]folder, error) {
+// folders returns those that up makes, each before those below it.
+func folders(p placement.Partition) ([]folder, error) {
 	list := []folder{
 		{name: removed, mode: 0o700},
 		{name: "sock", mode: 0o750, gid: role.GroupNode},
@@ -64,14 +64,11 @@ func folders(placement string) ([]folder, error) {
 	}
 	var cfg service.Config
 	for _, r := range role.All() {
-		id, err := role.Get(r)
+		id, err := p.Identity(r)
 		if err != nil {
 			return nil, err
 		}
-		uid := 0
-		if placement == Processes {
-			uid = id.UID
-		}
+		uid := id.UID
 		list = append(list, folder{name: cfg.SocketDir(r), mode: 0o750, uid: uid, gid: role.GroupNode, private: true})
 		switch r {
 		case role.Bus:
@@ -246,8 +243,8 @@ func isOwner(info fs.FileInfo, uid int) bool {
 }
 
 // makeFolders makes the folders below the runtime folder and removes what they replace.
-func makeFolders(ctx context.Context, root *os.Root, placement string) error {
-	list, err := folders(placement)
+func makeFolders(ctx context.Context, root *os.Root, p placement.Partition) error {
+	list, err := folders(p)
 	if err != nil {
 		return err
 	}

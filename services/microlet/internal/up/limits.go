@@ -39,16 +39,19 @@ func newLimits(c *Config, log *slog.Logger) *limits {
 	return l
 }
 
-// of is the cgroup of a process; nil if it has no limit.
-func (l *limits) of(s service.Definition, process string) supervisor.Cgroup {
-	bytes := s.Memory()
+// of is the cgroup of a process; nil if it has no limit. A process with several services has the sum of their limits.
+func (l *limits) of(u process) supervisor.Cgroup {
+	bytes, most := u.memory(), tasks*len(u.services)
 	if l.cgroups == nil || bytes == 0 {
 		return nil
 	}
-	group, err := l.cgroups.Make(process, limit.Limits{Memory: bytes, Tasks: tasks, Nice: s.Nice})
+	nice := slices.Min(each(u, func(s service.Definition) int { return s.Nice }))
+	// The name has no plus sign, by which package peer would not know the cgroup.
+	group, err := l.cgroups.Make(processName(u.services[0], u.replica),
+		limit.Limits{Memory: bytes, Tasks: most, Nice: nice})
 	l.groups = append(l.groups, group)
 	if err != nil { // others may be in force
-		l.log.Warn("a limit is not enforced", "process", process, "bytes", bytes, "tasks", tasks, logkey.Err, err)
+		l.log.Warn("a limit is not enforced", "process", u.name(), "bytes", bytes, "tasks", most, logkey.Err, err)
 	}
 	return group
 }

@@ -79,7 +79,8 @@ func (s *server) knowsLogOf(name string) error {
 	}
 	if !slices.ContainsFunc(s.agents.Processes(), func(p supervisor.Process) bool {
 		of, _, _ := strings.Cut(p.Name, ".")
-		return p.Name == name || of == name
+		return p.Name == name || of == name ||
+			slices.ContainsFunc(p.Services, func(s supervisor.Service) bool { return s.Name == name })
 	}) {
 		return status.Errorf(codes.NotFound, "%q does not run on this node: see microlet status", name)
 	}

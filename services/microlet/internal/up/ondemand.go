@@ -12,15 +12,21 @@ import (
 	"github.com/microlet/microlet/services/microlet/internal/supervisor"
 )
 
-// onDemand says when a service is started that does not always have something to do; nil for the others.
-func (c *Config) onDemand(s service.Definition, id role.Identity) *supervisor.OnDemand {
-	if s.OnDemand == nil {
-		return nil
+// onDemand says when a service is started that does not always have something to do; nil for the others. A group with
+// such a service gets its sockets, and is started always.
+func (c *Config) onDemand(u process, id role.Identity) *supervisor.OnDemand {
+	for _, s := range u.services {
+		if s.OnDemand == nil {
+			continue
+		}
+		return &supervisor.OnDemand{
+			Listen: func() ([]net.Listener, error) { return c.listenFor(s, id) },
+			Needed: func() bool {
+				return len(u.services) > 1 || s.OnDemand.Needed != nil && s.OnDemand.Needed(c.Kubelet)
+			},
+		}
 	}
-	return &supervisor.OnDemand{
-		Listen: func() ([]net.Listener, error) { return c.listenFor(s, id) },
-		Needed: func() bool { return s.OnDemand.Needed != nil && s.OnDemand.Needed(c.Kubelet) },
-	}
+	return nil
 }
 
 // listenFor opens the sockets of a service: its gRPC socket, as the service would, and those for others.
@@ -65,12 +71,16 @@ func (c *Config) onDemandRoles() []role.Role {
 
 // release frees what a process holds that is dead and does not end. The sockets that this process listens on for it are
 // its successor's too.
-func (c *Config) release(s service.Definition, replica int) error {
-	var kept []string
-	if s.OnDemand != nil {
-		kept = append(kept, filepath.Base(c.Service.Socket(s.Role)))
+func (c *Config) release(u process) error {
+	var errs []error
+	for _, s := range u.services {
+		var kept []string
+		if s.OnDemand != nil {
+			kept = append(kept, filepath.Base(c.Service.Socket(s.Role)))
+		}
+		errs = append(errs, removeSockets(c.Service.RuntimeDir, s.Role, u.replica, kept...))
 	}
-	return removeSockets(c.Service.RuntimeDir, s.Role, replica, kept...)
+	return errors.Join(errs...)
 }
 
 // makeServiceFolders makes the folders of root's that services write to, or have sockets in. Some services are started

@@ -18,6 +18,7 @@ import (
 	"github.com/microlet/microlet/services/internal/atomicfile"
 	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/regularfile"
+	"github.com/microlet/microlet/services/microlet/internal/placement"
 )
 
 const (
@@ -28,8 +29,12 @@ const (
 
 // prepare makes the runtime folder what the services need, and keeps it to this process until
 // release is called or the process ends. Some services run on demand: what starts them may listen on their sockets.
-func prepare(ctx context.Context, dir string, placement string, onDemand ...role.Role) (release func() error,
+func prepare(ctx context.Context, dir, text string, onDemand ...role.Role) (release func() error,
 	err error) {
+	partition, err := parsePlacement(text)
+	if err != nil {
+		return nil, err
+	}
 	if os.Geteuid() != 0 {
 		return nil, fmt.Errorf("the runtime folder is made by uid %d: run it as root, it gives each service its own identity",
 			os.Geteuid())
@@ -40,7 +45,7 @@ func prepare(ctx context.Context, dir string, placement string, onDemand ...role
 	if err := closeFolder(dir); err != nil {
 		return nil, fmt.Errorf("runtime folder: %w", err)
 	}
-	if placement == Processes {
+	if !partition.Single {
 		if err := checkReachable(dir); err != nil {
 			return nil, err
 		}
@@ -49,14 +54,14 @@ func prepare(ctx context.Context, dir string, placement string, onDemand ...role
 	if err != nil {
 		return nil, err
 	}
-	if err := fill(ctx, dir, placement, onDemand); err != nil {
+	if err := fill(ctx, dir, partition, onDemand); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
 	return lock.Close, nil
 }
 
 // fill makes the folders and the services' keys. The bus itself empties its store after a boot.
-func fill(ctx context.Context, dir, placement string, onDemand []role.Role) error {
+func fill(ctx context.Context, dir string, p placement.Partition, onDemand []role.Role) error {
 	ctx, cancel := context.WithTimeout(ctx, removalTime)
 	defer cancel()
 	root, err := os.OpenRoot(dir)
@@ -64,7 +69,10 @@ func fill(ctx context.Context, dir, placement string, onDemand []role.Role) erro
 		return fmt.Errorf("runtime folder: %w", err)
 	}
 	defer root.Close()
-	if err := makeFolders(ctx, root, placement); err != nil {
+	if err := makeFolders(ctx, root, p); err != nil {
+		return err
+	}
+	if err := writePlacement(dir, p); err != nil {
 		return err
 	}
 	if err := removeDeadSockets(ctx, root, onDemand); err != nil {
@@ -73,7 +81,7 @@ func fill(ctx context.Context, dir, placement string, onDemand []role.Role) erro
 	empty(ctx, root, removed)
 	var identities []role.Identity
 	for _, r := range role.All() {
-		id, err := role.Get(r)
+		id, err := p.Identity(r)
 		if err != nil {
 			return err
 		}
@@ -152,10 +160,15 @@ func writeFile(path string, data []byte, mode fs.FileMode, uid, gid int) error {
 	return nil
 }
 
-// copyFile makes the file hold data, for its owner alone, and reports whether it did not before.
+// copyFile makes the file hold data, for its owner alone, and reports whether it did not before. Of another placement,
+// it may hold the data for another user.
 func copyFile(path string, data []byte, id role.Identity) (changed bool, err error) {
-	if same, err := holds(path, data); err != nil || same {
+	same, err := holds(path, data)
+	if err != nil {
 		return false, err
+	}
+	if info, err := os.Lstat(path); same && err == nil && isOwner(info, id.UID) {
+		return false, nil
 	}
 	return true, writeFile(path, data, 0o600, id.UID, id.GID)
 }

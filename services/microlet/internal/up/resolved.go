@@ -23,15 +23,15 @@ func (c *Config) writeResolved() ([]copied, error) {
 		if !s.NeedsKubelet {
 			continue
 		}
-		id, err := role.Get(s.Role)
+		id, err := c.identity(s.Role)
 		if err != nil {
 			return nil, err
 		}
 		k, uid := *c.Kubelet, 0
-		if id.UID != 0 && c.Placement == Processes {
+		if id.UID != 0 {
 			k, uid = *k.ForServices(), id.UID
 		}
-		if id.UID != 0 && id.APICredentials && k.Node.Kubeconfig != "" && c.Placement == Processes {
+		if id.UID != 0 && id.APICredentials && k.Node.Kubeconfig != "" {
 			own := credentials{
 				source:    k.Node.Kubeconfig,
 				dir:       c.ownFolder(s.Role),

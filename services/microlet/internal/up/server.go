@@ -36,6 +36,7 @@ type server struct {
 	heartbeats *bus.View[*busv1.Heartbeat]
 	log        *recentlog.Log
 	kubelet    *kubeletconfig.Config
+	groups     []*supervisorv1.Group
 	started    time.Time
 }
 
@@ -43,7 +44,7 @@ func newServer(c *Config, a agents, heartbeats *bus.View[*busv1.Heartbeat], log 
 	return &server{
 		placement: c.Placement, nodeName: c.Service.NodeName, agents: a, externals: c.externals(),
 		onDemand:   c.onDemandRoles(),
-		heartbeats: heartbeats, log: log, kubelet: c.Kubelet, started: time.Now(),
+		heartbeats: heartbeats, log: log, kubelet: c.Kubelet, groups: c.groups(), started: time.Now(),
 	}
 }
 
@@ -54,7 +55,7 @@ func (s *server) serve(on *service.Service) {
 }
 
 // GetStatus accounts for the supervisor itself, then for its processes in start order, and last for the services that
-// something else starts. In the single placement, all are one process, and its memory is counted once.
+// something else starts. Services that share a process have an entry each, and its memory is counted once.
 func (s *server) GetStatus(context.Context, *supervisorv1.GetStatusRequest) (*supervisorv1.GetStatusResponse, error) {
 	self := supervisor.Process{Name: string(role.Up), State: supervisor.Ready, PID: os.Getpid(), Started: s.started}
 	out := &supervisorv1.GetStatusResponse{
@@ -65,11 +66,39 @@ func (s *server) GetStatus(context.Context, *supervisorv1.GetStatusRequest) (*su
 		Processes: []*supervisorv1.Process{s.process(self)},
 
 		Certificates: certificates(s.kubelet),
+		Groups:       s.groups,
 	}
 	for _, p := range slices.Concat(s.agents.Processes(), s.external()) {
-		out.Processes = append(out.Processes, s.process(p))
+		out.Processes = append(out.Processes, s.rows(p)...)
 	}
 	return out, nil
+}
+
+// rows account for a process: one for each of its services, of which the first has the memory.
+func (s *server) rows(p supervisor.Process) []*supervisorv1.Process {
+	if len(p.Services) == 0 {
+		row := s.process(p)
+		if s.placement == Single {
+			row.Group = Single
+		}
+		return []*supervisorv1.Process{row}
+	}
+	alive := p.State == supervisor.Starting || p.State == supervisor.Ready
+	rows := make([]*supervisorv1.Process, 0, len(p.Services))
+	for i, one := range p.Services {
+		own := p
+		own.Name = one.Name
+		if alive { // else the process's own state is that of all
+			own.State, own.Status = one.State, one.Status
+		}
+		row := s.process(own)
+		row.Group = p.Name
+		if i > 0 {
+			row.PssBytes = 0
+		}
+		rows = append(rows, row)
+	}
+	return rows
 }
 
 // certificates are those that the configuration names, as they are in their files now.
@@ -132,7 +161,7 @@ func (s *server) process(p supervisor.Process) *supervisorv1.Process {
 		out.Started = timestamppb.New(p.Started)
 	}
 	// The heartbeat of another PID namespace may name any process of this one.
-	if p.PID != 0 && p.State != supervisor.External && (s.placement == Processes || p.Name == string(role.Up)) {
+	if p.PID != 0 && p.State != supervisor.External && (s.placement != Single || p.Name == string(role.Up)) {
 		if pss, err := supervisor.PSS(p.PID); err == nil { // it may have ended just now
 			out.PssBytes = pss
 		}

@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync"
 	"time"
 
-	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/run"
 	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/microlet/internal/group"
+	"github.com/microlet/microlet/services/microlet/internal/placement"
 	"github.com/microlet/microlet/services/microlet/internal/supervisor"
 )
 
@@ -26,40 +26,25 @@ const singleReadyWait = 30 * time.Second
 type single struct {
 	config *Config
 	self   *service.Service
-
-	mu       sync.Mutex
-	accounts []supervisor.Process
+	group  *group.Group
 }
 
 func newSingle(c *Config, self *service.Service) *single {
-	s := &single{config: c, self: self}
-	for _, a := range c.Services {
-		s.accounts = append(s.accounts, supervisor.Process{Name: string(a.Role)})
+	members := make([]group.Member, 0, len(c.Services))
+	for _, d := range c.Services {
+		cfg := c.Service
+		cfg.StopTimeout = service.DefaultStopTimeout
+		members = append(members, group.Member{Definition: d, Config: cfg, Kubelet: c.Kubelet})
 	}
-	c.Service.Placement.Notify = s.take
-	return s
+	return &single{config: c, self: self, group: group.New(c.Service.Placement, members, nil)}
 }
 
 // Run implements agents.
 func (s *single) Run(ctx context.Context) error {
-	group, _ := run.New(ctx)
-	for _, a := range s.config.Services {
-		cfg := s.config.Service
-		cfg.StopTimeout = service.DefaultStopTimeout
-		s.update(a.Role, func(p *supervisor.Process) {
-			p.State, p.PID, p.Started = supervisor.Starting, os.Getpid(), time.Now()
-		})
-		group.Go(string(a.Role), func(ctx context.Context) error {
-			err := a.Run(ctx, cfg, s.config.Kubelet)
-			s.update(a.Role, func(p *supervisor.Process) { p.State, p.PID = supervisor.Stopped, 0 })
-			if err == nil && ctx.Err() == nil {
-				return fmt.Errorf("ended by itself")
-			}
-			return err
-		})
-	}
-	group.Go("turn", s.turn)
-	return group.Wait()
+	all, _ := run.New(ctx)
+	all.Go("services", s.group.Run)
+	all.Go("turn", s.turn)
+	return all.Wait()
 }
 
 // turn reports when all are ready or have had their time for it, and ends the process when one hangs.
@@ -74,7 +59,7 @@ func (s *single) turn(ctx context.Context) error {
 		case <-t.C:
 		}
 		s.self.Pulse.Turn()
-		if missing := s.notReady(); !notified && (len(missing) == 0 || time.Now().After(readyBy)) {
+		if missing := s.group.NotReady(); !notified && (len(missing) == 0 || time.Now().After(readyBy)) {
 			notified = true
 			status := fmt.Sprintf("%d services in one process", len(s.config.Services))
 			if len(missing) > 0 {
@@ -88,64 +73,35 @@ func (s *single) turn(ctx context.Context) error {
 		if s.config.Watchdog == 0 || whole {
 			continue
 		}
-		for r, idle := range s.config.Service.Placement.Idle() {
-			if idle > s.config.Watchdog && s.state(r) == supervisor.Ready {
-				return fmt.Errorf("watchdog: %s has stood still for %v", r, idle.Round(time.Second))
-			}
+		if err := s.group.Hung(s.config.Watchdog); err != nil {
+			return fmt.Errorf("watchdog: %w", err)
 		}
 	}
 }
 
-// take does what a service's notification says.
-func (s *single) take(r role.Role, states ...string) {
-	s.update(r, func(p *supervisor.Process) {
-		for _, state := range states {
-			switch {
-			case state == run.NotifyReady && p.State == supervisor.Starting:
-				p.State = supervisor.Ready
-			case state == run.NotifyStopping:
-				p.State = supervisor.Stopping
-			case strings.HasPrefix(state, run.NotifyStatus):
-				p.Status = strings.TrimPrefix(state, run.NotifyStatus)
-			}
-		}
-	})
+// singleStates are those of a service as the supervisor has them.
+var singleStates = map[group.State]supervisor.State{
+	group.Waiting: supervisor.Waiting, group.Starting: supervisor.Starting, group.Ready: supervisor.Ready,
+	group.Stopping: supervisor.Stopping, group.Stopped: supervisor.Stopped,
 }
 
-func (s *single) update(r role.Role, f func(*supervisor.Process)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i := range s.accounts {
-		if s.accounts[i].Name == string(r) {
-			f(&s.accounts[i])
-		}
-	}
-}
-
-func (s *single) state(r role.Role) (state supervisor.State) {
-	s.update(r, func(p *supervisor.Process) { state = p.State })
-	return state
-}
-
-// notReady names the services that are not ready.
-func (s *single) notReady() (names []string) {
-	for _, p := range s.Processes() {
-		if p.State != supervisor.Ready {
-			names = append(names, p.Name)
-		}
-	}
-	return names
-}
-
-// Processes implements agents.
+// Processes implements agents. All services are one process, of which each has its own state.
 func (s *single) Processes() []supervisor.Process {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return append([]supervisor.Process(nil), s.accounts...)
+	var all []supervisor.Process
+	for _, a := range s.group.Accounts() {
+		p := supervisor.Process{
+			Name: string(a.Role), State: singleStates[a.State], Status: a.Status, Started: a.Started,
+		}
+		if a.State != group.Waiting && a.State != group.Stopped {
+			p.PID = os.Getpid()
+		}
+		all = append(all, p)
+	}
+	return all
 }
 
 // Restart implements agents: nothing of one process is restarted alone.
 func (s *single) Restart(name string) error {
 	return fmt.Errorf("%s is a part of the process that holds all services, by --placement=%s: restart the agent, such "+
-		"as with systemctl restart microlet", name, Single)
+		"as with systemctl restart microlet", name, placement.Single)
 }

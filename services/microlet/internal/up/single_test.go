@@ -50,7 +50,7 @@ func TestAServiceThatWaitsIsNoFailedStart(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		s.take(role.Bus, run.NotifyReady)
+		cfg.Service.Placement.Notify(role.Bus, run.NotifyReady)
 		time.Sleep(10 * time.Second)
 		if ready() {
 			t.Error("ready while podsync starts")

@@ -8,8 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
-
-	"github.com/microlet/microlet/proto/role"
 )
 
 // maxStateFiles is more than a service keeps in its state folder.
@@ -21,12 +19,9 @@ func (c *Config) makeStateFolders() error {
 		if s.StateDir == nil {
 			continue
 		}
-		id, err := role.Get(s.Role)
+		id, err := c.identity(s.Role)
 		if err != nil {
 			return err
-		}
-		if c.Placement == Single {
-			id.UID, id.GID = 0, 0
 		}
 		if err := makeStateFolder(s.StateDir(), id.UID, id.GID); err != nil {
 			return fmt.Errorf("state folder of %s: %w", s.Role, err)

@@ -16,6 +16,7 @@ import (
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/internal/telemetry"
+	"github.com/microlet/microlet/services/microlet/internal/group"
 )
 
 const (
@@ -59,7 +60,7 @@ func ExternalStatus(ctx context.Context, cfg service.Config) (*supervisorv1.GetS
 	}
 	out := &supervisorv1.GetStatusResponse{Version: telemetry.Version, Placement: Units}
 	// What "microlet prepare" of another version wrote may not be readable; the services are shown without it.
-	if k, err := kubeletconfig.ReadResolved(resolvedFile(cfg.RuntimeDir, role.Podsync)); err == nil {
+	if k, err := kubeletconfig.ReadResolved(group.ResolvedFile(cfg.RuntimeDir, role.Podsync)); err == nil {
 		out.Certificates = certificates(k)
 	}
 	for _, p := range s.external() {

@@ -55,6 +55,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if err := cfg.logConfiguration(s.Log); err != nil {
 		return err
 	}
+	cfg.logGroups(s.Log)
 	if err := cfg.tuneHost(s.Log); err != nil {
 		return err
 	}
@@ -94,9 +95,9 @@ func Prepare(ctx context.Context, cfg Config) (err error) {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
-	if cfg.Placement == Single || len(cfg.External) > 0 {
-		return errors.New("prepare is for services that all are external: " +
-			"leave --placement=single and --external to microlet up")
+	if cfg.Placement != Processes || len(cfg.External) > 0 {
+		return errors.New("prepare is for services that all are external, each with a process of its own: " +
+			"leave --placement and --external to microlet up")
 	}
 	if path := cfg.Kubelet.Node.LockFile; path != "" {
 		return fmt.Errorf("--lock-file=%s: services that all are external have no process that holds the lock as long as "+
@@ -170,7 +171,10 @@ func (c *Config) agents(ctx context.Context, s *service.Service, limits *limits)
 	if err != nil {
 		return nil, fmt.Errorf("find this program: %w", err)
 	}
-	programs := findPrograms(ctx, own, s.Log)
+	programs := programs{own: own}
+	if len(c.partition().Groups()) == 0 { // the pages of a second program are too much for few processes
+		programs = findPrograms(ctx, own, s.Log)
+	}
 	o := supervisor.Options{
 		NotifyDir: filepath.Join(c.Service.RuntimeDir, "notify"),
 		Watchdog:  c.Watchdog,
@@ -181,35 +185,12 @@ func (c *Config) agents(ctx context.Context, s *service.Service, limits *limits)
 		OnTurn:    s.Pulse.Turn,
 		OnReady:   s.Ready,
 	}
-	for _, a := range c.Services {
-		if !c.supervised(a) {
-			continue
-		}
-		id, err := role.Get(a.Role)
+	for _, u := range c.processes() {
+		spec, err := c.spec(u, programs, limits, s.Log)
 		if err != nil {
 			return nil, err
 		}
-		path, fallback := programs.of(a.Role)
-		for i := range c.replicas(a) {
-			o.Specs = append(o.Specs, supervisor.Spec{
-				Name: processName(a, i), Path: path, Fallback: fallback, Args: c.arguments(a, i),
-				Env: environment(os.Environ(), id),
-				UID: id.UID, GID: id.GID, Groups: groups(id, s.Log), Capabilities: id.Capabilities,
-				// Root's helpers (mount, iptables) may depend on transitions that this would forbid.
-				NoNewPrivileges: id.UID != 0,
-				Nice:            a.Nice,
-				OOMScoreAdj:     a.OOMScoreAdj,
-				Writable:        c.writable(a, id),
-				Hidden:          c.hidden(a, path, fallback),
-				PrivateNetwork:  a.PrivateNetwork != nil && a.PrivateNetwork(),
-				KeptFiles:       a.KeptFiles,
-				StopStage:       a.StopStage,
-				Cgroup:          limits.of(a, processName(a, i)),
-				Exclusive:       c.exclusive(a.Role),
-				Release:         func() error { return c.release(a, i) },
-				OnDemand:        c.onDemand(a, id),
-			})
-		}
+		o.Specs = append(o.Specs, spec)
 	}
 	return supervisor.New(o)
 }

@@ -56,7 +56,7 @@ func TestFlags(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = cfg.Validate()
-	for _, want := range []string{`placement is "both": use "processes" or "single"`,
+	for _, want := range []string{`placement is "both": "both" is no service; use processes, compact, single`,
 		"watchdog is 1s: use 5s or more"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v lacks %q", err, want)
