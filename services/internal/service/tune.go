@@ -1,12 +1,15 @@
 package service
 
 import (
+	"log/slog"
 	"os"
 	"runtime"
 	"runtime/debug"
 	"time"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/programpages"
 )
 
 const (
@@ -50,12 +53,21 @@ func TuneProcess(r role.Role, single bool) {
 	}
 }
 
-// settle collects garbage and gives back to the kernel what is free, once or again and again.
-func settle(again bool) {
+// settle gives back to the kernel what the start alone needed: garbage, and the pages of the program that it used. A
+// quiet service gives back what it does not use again and again.
+func settle(quiet bool) {
 	debug.FreeOSMemory()
-	for again {
+	unmap()
+	for quiet {
 		time.Sleep(settlePeriod)
 		debug.FreeOSMemory()
+	}
+}
+
+// unmap gives back the pages of the program. A process without them is right, too.
+func unmap() {
+	if err := programpages.Unmap(); err != nil {
+		slog.Debug("pages of the program stay in memory", logkey.Err, err)
 	}
 }
 
