@@ -24,9 +24,13 @@ const (
 	// then, and not when the next collection is due, which in a process that waits is minutes later.
 	settleAfter = 15 * time.Second
 
-	// settlePeriod is how often the quiet services give back what they do not use. Go lets a heap grow by a MiB at least
-	// between two collections, which is half of what lives there. One takes some milliseconds.
-	settlePeriod = 30 * time.Second
+	// settlePeriod is how often a service gives back what it does not use, such as what a batch of pods took. A
+	// collection takes some milliseconds, and what of the program is used again some hundred microseconds.
+	settlePeriod = 5 * time.Minute
+
+	// quietPeriod is how often the quiet services collect garbage. Go lets a heap grow by a MiB at least between two
+	// collections, which is half of what lives there.
+	quietPeriod = 30 * time.Second
 
 	// maxProcs bounds the processors a service computes on. Each brings caches of its own, and a
 	// node agent's services wait more than they compute.
@@ -53,14 +57,19 @@ func TuneProcess(r role.Role, single bool) {
 	}
 }
 
-// settle gives back to the kernel what the start alone needed: garbage, and the pages of the program that it used. A
-// quiet service gives back what it does not use again and again.
+// settle gives back to the kernel what the process does not need any more, again and again: garbage, and the pages of
+// the program that it used, most of them at its start.
 func settle(quiet bool) {
-	debug.FreeOSMemory()
-	unmap()
-	for quiet {
-		time.Sleep(settlePeriod)
+	period := settlePeriod
+	if quiet {
+		period = quietPeriod
+	}
+	for after := time.Duration(0); ; after += period {
 		debug.FreeOSMemory()
+		if after%settlePeriod == 0 {
+			unmap()
+		}
+		time.Sleep(period)
 	}
 }
 
