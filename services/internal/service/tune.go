@@ -1,6 +1,7 @@
 package service
 
 import (
+	"context"
 	"log/slog"
 	"os"
 	"runtime"
@@ -50,26 +51,33 @@ var quiet = map[role.Role]bool{role.NodeStatus: true, role.ImageGC: true, role.E
 func TuneProcess(r role.Role, single bool) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(garbage(r, single))
-		time.AfterFunc(settleAfter, func() { settle(quiet[r] && !single) })
+		time.AfterFunc(settleAfter, func() {
+			settle(context.Background(), quiet[r] && !single, debug.FreeOSMemory, unmap)
+		})
 	}
 	if most := processors(r, single); os.Getenv("GOMAXPROCS") == "" && runtime.GOMAXPROCS(0) > most {
 		runtime.GOMAXPROCS(most)
 	}
 }
 
-// settle gives back to the kernel what the process does not need any more, again and again: garbage, and the pages of
-// the program that it used, most of them at its start.
-func settle(quiet bool) {
+// settle gives back to the kernel what the process does not need any more, again and again until the context ends:
+// garbage, by collect, and the pages of the program that it used, most of them at its start, by unmap.
+func settle(ctx context.Context, quiet bool, collect, unmap func()) {
 	period := settlePeriod
 	if quiet {
 		period = quietPeriod
 	}
-	for after := time.Duration(0); ; after += period {
-		debug.FreeOSMemory()
+	t := time.NewTicker(period)
+	defer t.Stop()
+	for after := time.Duration(0); ctx.Err() == nil; after += period {
+		collect()
 		if after%settlePeriod == 0 {
 			unmap()
 		}
-		time.Sleep(period)
+		select {
+		case <-ctx.Done():
+		case <-t.C:
+		}
 	}
 }
 
