@@ -42,7 +42,7 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
-// TestSettle: what the start took is given back at once, and what was taken since then every five minutes. Quiet services
+// TestSettle: what the start took is given back at once, and what is taken later every five minutes. Quiet services
 // collect garbage more often.
 func TestSettle(t *testing.T) {
 	for quiet, want := range map[bool]int32{false: 3, true: 25} {
