@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/clientcert"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
 )
@@ -20,6 +21,7 @@ func Definition() service.Definition {
 		Role:          role.NodeStatus,
 		Short:         "Register the node and keep its status and Lease",
 		NeedsKubelet:  true,
+		Credentials:   clientcert.Credentials{},
 		KubeletFields: slices.Concat(service.KubeletFields(), KubeletFields()),
 		MemoryLimit:   service.Bytes(512 << 20),
 	}, func(s service.Config, k *kubeletconfig.Config) Config {

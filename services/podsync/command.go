@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/clientcert"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
 )
@@ -18,6 +19,7 @@ func Definition() service.Definition {
 		Role:         role.Podsync,
 		Short:        "Run the node's pods",
 		NeedsKubelet: true,
+		Credentials:  clientcert.Credentials{},
 		Bind:         cfg.AddFlags,
 		KeptFiles:    1, // its inhibitor of shutdown
 		StopStage:    1, // the others reach the runtime through it

@@ -30,8 +30,10 @@ var contents = []content{
 		reason: "podsync writes cgroups and stats measures them",
 	},
 	{
-		packages: below("k8s.io/client-go/kubernetes"), services: []string{"podsync", "nodestatus", "nodeapi"},
-		reason: "others have no API credentials: they learn of objects from the bus",
+		packages: below("k8s.io/client-go/kubernetes", "k8s.io/client-go/rest", "k8s.io/client-go/tools/clientcmd",
+			"k8s.io/client-go/transport"),
+		services: []string{"podsync", "nodestatus", "nodeapi"},
+		reason:   "others have no API credentials: they learn of objects from the bus",
 	},
 	{
 		packages: below("k8s.io/apiserver", "k8s.io/cri-streaming"), services: []string{"nodeapi"},

@@ -35,6 +35,7 @@ func TestMisplacedIsFound(t *testing.T) {
 		"services/evictor":            "k8s.io/mount-utils",
 		"services/nodestatus":         "github.com/hashicorp/go-plugin",
 		"services/podsync":            module + "services/internal/tracing/spantest",
+		"services/resources":          module + "services/internal/clientcert",
 	}, allPackages...)
 	found := Misplaced(packages)
 	for _, want := range []string{
@@ -46,6 +47,7 @@ func TestMisplacedIsFound(t *testing.T) {
 		"evictor/cmd/evictor contains k8s.io/mount-utils, which " + services + "evictor needs: podsync alone",
 		"nodestatus/cmd/nodestatus contains github.com/hashicorp/go-plugin",
 		"podsync/cmd/podsync contains " + services + "internal/tracing/spantest",
+		"resources/cmd/resources contains k8s.io/client-go/",
 		"microlet/cmd/microlet contains " + services + "internal/tracing/spantest",
 		"microlet/cmd/microlet-local contains github.com/nats-io/nats-server/v2",
 	} {

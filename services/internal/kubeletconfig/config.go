@@ -67,7 +67,7 @@ func Inspect(fs *pflag.FlagSet, f *Flags) (*Config, []Warning, error) {
 	c.Node.NodeLabels = maps.Clone(f.NodeLabels)
 
 	p := &problems{from: from}
-	warnings := checkCredentials(p, c)
+	warnings := checkCredentials(p, c, f.credentials)
 	if known {
 		validate(p, c)
 		warnings = append(checkSupport(p, c), warnings...)

@@ -78,6 +78,8 @@ type Flags struct {
 	settings []setting
 	// host is where the state of this machine is read.
 	host host
+	// credentials checks the kubeconfigs; nil leaves out what they contain.
+	credentials Credentials
 }
 
 // setting is one flag as it was given.
@@ -87,6 +89,10 @@ type setting struct{ flag, value string }
 func NewFlags() *Flags {
 	return &Flags{NodeFlags: defaultNodeFlags(), shown: baseWithoutFile(nil), host: thisHost}
 }
+
+// CheckCredentials has Load check what the kubeconfigs contain. Without it, Load checks that they are there: a program
+// that does not call the API server has no use for their content.
+func (f *Flags) CheckCredentials(c Credentials) { f.credentials = c }
 
 // AddTo registers every flag of kubelet 1.37 but --help on fs, under the kubelet's names and with its types, defaults
 // and deprecations. It sets the kubelet's name normalisation on fs, by which --node_ip means --node-ip.

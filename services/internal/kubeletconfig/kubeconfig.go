@@ -4,12 +4,6 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"strings"
-
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-
-	"github.com/microlet/microlet/services/internal/clientcert"
 )
 
 const (
@@ -19,6 +13,15 @@ const (
 	msgNotRenewed = "the client certificate is not renewed: the kubeconfig neither contains it nor names the link in " +
 		"--cert-dir"
 )
+
+// Credentials checks what kubeconfigs contain. It is clientcert.Credentials, which brings a client of the API along.
+type Credentials interface {
+	// Check reports why no client can be made of a kubeconfig; its path is not in the error. While the client
+	// certificate of certDir is being replaced, it may be missing. An empty certDir has none.
+	Check(kubeconfig, certDir string) error
+	// Renewed reports whether the client certificate of a kubeconfig is one that is renewed in certDir.
+	Renewed(kubeconfig, certDir string) bool
+}
 
 // ClientCertDir is the folder in which the client certificate is renewed; empty without rotateCertificates. See
 // clientcert.Load.
@@ -31,7 +34,7 @@ func (c *Config) ClientCertDir() string {
 
 // checkCredentials refuses a node that has no credentials and cannot request any. It warns of a certificate that is not
 // renewed.
-func checkCredentials(p *problems, c *Config) []Warning {
+func checkCredentials(p *problems, c *Config, credentials Credentials) []Warning {
 	path, bootstrap := c.Node.Kubeconfig, c.Node.BootstrapKubeconfig
 	if c.Standalone() {
 		p.check(bootstrap == "", flagBootstrap, bootstrap,
@@ -50,10 +53,10 @@ func checkCredentials(p *problems, c *Config) []Warning {
 	case err != nil:
 		own.add(flagKubeconfig, path, "the file cannot be reached: "+err.Error(), "correct the path or its permissions")
 	default:
-		checkKubeconfig(own, flagKubeconfig, path, interrupted(c.Node.CertDir))
+		checkKubeconfig(own, credentials, flagKubeconfig, path, c.Node.CertDir)
 	}
 	if len(own.list) == 0 {
-		return c.notRenewed(p)
+		return c.notRenewed(p, credentials)
 	}
 	if bootstrap == "" || err != nil && !missing {
 		p.list = append(p.list, own.list...)
@@ -66,7 +69,7 @@ func checkCredentials(p *problems, c *Config) []Warning {
 		return nil
 	}
 	// The file of --kubeconfig is written when the node starts.
-	checkKubeconfig(p, flagBootstrap, bootstrap, false)
+	checkKubeconfig(p, credentials, flagBootstrap, bootstrap, "")
 	return nil
 }
 
@@ -78,25 +81,11 @@ func fileFault(err error) string {
 	return err.Error()
 }
 
-// interrupted reports whether a replacement of the client certificate was cut off between its two steps. The link to
-// the certificate is then missing until who replaces it starts again.
-func interrupted(certDir string) bool {
-	_, err := os.Lstat(clientcert.Path(certDir))
-	info, next := os.Lstat(clientcert.Next(clientcert.Path(certDir)))
-	return errors.Is(err, fs.ErrNotExist) && next == nil && info.Mode().Type() == fs.ModeSymlink
-}
-
 // notRenewed warns that rotateCertificates has no effect on this kubeconfig.
-func (c *Config) notRenewed(p *problems) []Warning {
-	if !c.Kubelet.RotateCertificates {
+func (c *Config) notRenewed(p *problems, credentials Credentials) []Warning {
+	if !c.Kubelet.RotateCertificates || credentials == nil ||
+		credentials.Renewed(c.Node.Kubeconfig, c.Node.CertDir) {
 		return nil
-	}
-	config, files, err := clientcert.Load(c.Node.Kubeconfig, c.ClientCertDir())
-	if err == nil {
-		_, _, embedded := clientcert.Embedded(config) // the start puts it into --cert-dir
-		if embedded || files != nil && files.Certificate == clientcert.Path(c.Node.CertDir) {
-			return nil
-		}
 	}
 	return []Warning{{
 		Message: msgNotRenewed,
@@ -108,48 +97,18 @@ func (c *Config) notRenewed(p *problems) []Warning {
 	}}
 }
 
-// checkKubeconfig refuses a kubeconfig that no client can be made of, as the kubelet does at its start. The client
-// certificate may be absent if that is said.
-func checkKubeconfig(p *problems, flag, path string, absent bool) {
+// checkKubeconfig refuses a kubeconfig that no client can be made of, as the kubelet does at its start.
+func checkKubeconfig(p *problems, credentials Credentials, flag, path, certDir string) {
 	const remedy = "put a kubeconfig with the node's client credentials there"
 	info, err := os.Stat(path)
 	if err == nil && !info.Mode().IsRegular() {
 		p.add(flag, path, "it is no file", remedy)
 		return
 	}
-	config, err := clientcmd.LoadFromFile(path)
-	if err != nil {
-		p.add(flag, path, "the file is no kubeconfig"+yamlLine(err), remedy)
+	if credentials == nil {
 		return
 	}
-	if err := clientcmd.ResolveLocalPaths(config); err != nil {
+	if err := credentials.Check(path, certDir); err != nil {
 		p.add(flag, path, oneLine(err), remedy)
-		return
 	}
-	if clientcmdapi.IsConfigEmpty(config) {
-		p.add(flag, path, "the file is empty", remedy)
-		return
-	}
-	if absent {
-		if config, _, err = clientcert.Load(path, ""); err != nil {
-			p.add(flag, path, oneLine(err), remedy)
-			return
-		}
-	}
-	err = clientcmd.ConfirmUsable(*config, "")
-	if err == nil {
-		_, err = clientcmd.NewDefaultClientConfig(*config, nil).ClientConfig()
-	}
-	if err != nil {
-		p.add(flag, path, "the kubeconfig cannot be used: "+oneLine(err), remedy)
-	}
-}
-
-// yamlLine is where a YAML parser stopped, if the parser reports it.
-func yamlLine(err error) string {
-	text := oneLine(err)
-	if i := strings.Index(text, "yaml: line "); i >= 0 {
-		return ": " + text[i:]
-	}
-	return ""
 }

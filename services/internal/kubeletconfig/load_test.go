@@ -10,6 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 	"k8s.io/component-base/featuregate"
+
+	"github.com/microlet/microlet/services/internal/clientcert"
 )
 
 const header = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
@@ -47,6 +49,7 @@ func loadOn(t *testing.T, h host, args ...string) (*Config, []Warning, error) {
 	t.Helper()
 	f := NewFlags()
 	f.host = h
+	f.CheckCredentials(clientcert.Credentials{})
 	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	fs.SetOutput(&strings.Builder{})
 	f.AddTo(fs)

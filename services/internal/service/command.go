@@ -24,6 +24,7 @@ import (
 func (d Definition) Command() *cobra.Command {
 	cfg := DefaultConfig()
 	flags := kubeletconfig.NewFlags()
+	flags.CheckCredentials(d.Credentials)
 	resolved := ""
 	cmd := &cobra.Command{
 		Use:           string(d.Role) + " [flags]",

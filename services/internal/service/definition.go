@@ -18,6 +18,8 @@ type Definition struct {
 	NeedsKubelet bool
 	// KubeletFields are those of the configuration that Run reads, as kubeletconfig names them; nil is all.
 	KubeletFields []string
+	// Credentials checks what the kubeconfigs of the configuration contain; nil is for a service that has none.
+	Credentials kubeletconfig.Credentials
 	// Bind adds the service's own flags; Run goes by what they were set to. Nil adds none.
 	Bind func(fs *pflag.FlagSet)
 	Run  func(ctx context.Context, s Config, k *kubeletconfig.Config) error

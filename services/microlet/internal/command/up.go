@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/clientcert"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/run"
 	"github.com/microlet/microlet/services/internal/service"
@@ -26,7 +27,9 @@ type upFlags struct {
 }
 
 func newUpFlags() *upFlags {
-	return &upFlags{cfg: up.DefaultConfig(), kubelet: kubeletconfig.NewFlags(), ofKubelet: map[string]bool{}}
+	kubelet := kubeletconfig.NewFlags()
+	kubelet.CheckCredentials(clientcert.Credentials{})
+	return &upFlags{cfg: up.DefaultConfig(), kubelet: kubelet, ofKubelet: map[string]bool{}}
 }
 
 // addTo gives the flags to a command. Beside a mistake in a flag, the command reports what else is wrong.

@@ -12,7 +12,7 @@ import (
 )
 
 // fileName is what a kept file may be called: systemd's FDNAME, without what an environment would have to quote.
-var fileName = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,64}$`)
+var fileName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-zA-Z0-9._-]{1,64}$`) })
 
 // keptFiles are the files that a process has its supervisor keep for its successor. They stay open until the process
 // removes them, or the supervisor ends. A nil one keeps none.
@@ -42,7 +42,7 @@ func (k *keptFiles) take(n *note, files []*os.File) error {
 		closeAll(files)
 		return errors.New("the process may keep no files")
 	}
-	if !fileName.MatchString(n.fileName) {
+	if !fileName().MatchString(n.fileName) {
 		closeAll(files)
 		return fmt.Errorf("FDNAME is %q: want letters, digits, dots, underscores and dashes, 64 at most", n.fileName)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/version"
@@ -36,7 +37,9 @@ var safeSysctls = []struct{ name, since string }{
 const maxSysctlName = 253
 
 // A pattern is a sysctl, with dots or slashes, that may end in a star.
-var sysctlPattern = regexp.MustCompile(`^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[./])*([a-z0-9][-_a-z0-9]*)?[a-z0-9*]$`)
+var sysctlPattern = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[./])*([a-z0-9][-_a-z0-9]*)?[a-z0-9*]$`)
+})
 
 // Sysctls admits a pod if its sysctls are safe, or allowed by allowedUnsafeSysctls, and belong to a namespace of the
 // pod's own.
@@ -58,7 +61,7 @@ func NewSysctls(allowed []string, kernel string) (*Sysctls, error) {
 		}
 	}
 	for _, pattern := range allowed {
-		if len(pattern) > maxSysctlName || !sysctlPattern.MatchString(pattern) {
+		if len(pattern) > maxSysctlName || !sysctlPattern().MatchString(pattern) {
 			errs = append(errs,
 				fmt.Errorf("allowedUnsafeSysctls: %q is no sysctl: write it with dots or slashes, in %d characters at most; a "+
 					"last * stands for anything",

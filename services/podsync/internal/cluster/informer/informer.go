@@ -6,6 +6,7 @@ package informer
 import (
 	"context"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -20,8 +21,8 @@ type Client[L runtime.Object] interface {
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-// New returns an informer of the kind of example, of the objects that the selector matches. The client is one of set,
-// which knows whether it can stream a list.
+// New returns an informer of the kind of example, of the objects that the selector matches. It leaves out their
+// managedFields. The client is one of set, which knows whether it can stream a list.
 func New[L runtime.Object](set kubernetes.Interface, client Client[L], example runtime.Object,
 	selector fields.Selector) cache.SharedIndexInformer {
 	lw := &cache.ListWatch{
@@ -34,6 +35,16 @@ func New[L runtime.Object](set kubernetes.Interface, client Client[L], example r
 			return client.Watch(ctx, o)
 		},
 	}
-	return cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(lw, set), example, 0,
+	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(lw, set), example, 0,
 		cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+	_ = informer.SetTransform(withoutManagedFields) // fails once it runs
+	return informer
+}
+
+// withoutManagedFields leaves out who set which field, which can be half of an object and has no reader on the node.
+func withoutManagedFields(object any) (any, error) {
+	if m, err := meta.Accessor(object); err == nil {
+		m.SetManagedFields(nil)
+	}
+	return object, nil
 }

@@ -14,7 +14,8 @@ import (
 )
 
 func service(namespace, name string) *v1.Service {
-	return &v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	return &v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
+		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl", Operation: metav1.ManagedFieldsOperationUpdate}}}}
 }
 
 func TestWhatIsListedAndWatchedIsKnown(t *testing.T) {
@@ -35,8 +36,10 @@ func TestWhatIsListedAndWatchedIsKnown(t *testing.T) {
 		synctest.Wait()
 		lister := corelisters.NewServiceLister(i.GetIndexer()).Services("a")
 		for _, name := range []string{"listed", "watched"} {
-			if _, err := lister.Get(name); err != nil {
+			if s, err := lister.Get(name); err != nil {
 				t.Error(err)
+			} else if s.ManagedFields != nil {
+				t.Errorf("%s is kept with %v", name, s.ManagedFields)
 			}
 		}
 		if n := len(i.GetIndexer().ListKeys()); n != 3 {

@@ -4,6 +4,7 @@ import (
 	"path"
 	"regexp"
 	"strings"
+	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -13,7 +14,9 @@ import (
 )
 
 // sysctlName is the form of a sysctl's name, with dots or slashes between its parts.
-var sysctlName = regexp.MustCompile(`^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$`)
+var sysctlName = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$`)
+})
 
 const (
 	maxSysctlName      = 253
@@ -69,7 +72,7 @@ func (c *check) podSecurity(at *field.Path) {
 		switch {
 		case sysctl.Name == "":
 			c.required(at, "give the sysctl's name")
-		case len(sysctl.Name) > maxSysctlName || !sysctlName.MatchString(sysctl.Name):
+		case len(sysctl.Name) > maxSysctlName || !sysctlName().MatchString(sysctl.Name):
 			c.invalid(at, sysctl.Name, "must be a sysctl's name, such as net.ipv4.tcp_syncookies")
 		case names.Has(sysctl.Name):
 			c.duplicate(at, sysctl.Name)

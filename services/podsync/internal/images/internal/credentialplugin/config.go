@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -22,7 +23,7 @@ const kind = "CredentialProviderConfig"
 
 // configDecoder reads a CredentialProviderConfig of any version as one of v1: the older ones are v1 without
 // tokenAttributes. Unknown fields are errors.
-var configDecoder = func() runtime.Decoder {
+var configDecoder = sync.OnceValue(func() runtime.Decoder {
 	scheme := runtime.NewScheme()
 	for _, version := range []string{"v1", "v1beta1", "v1alpha1"} {
 		gv := kubeletv1.SchemeGroupVersion
@@ -30,7 +31,7 @@ var configDecoder = func() runtime.Decoder {
 		scheme.AddKnownTypeWithName(gv.WithKind(kind), &kubeletv1.CredentialProviderConfig{})
 	}
 	return serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
-}()
+})
 
 // Config is what the node is configured with.
 type Config struct {
@@ -123,7 +124,7 @@ func filesOf(path string) ([]string, error) {
 }
 
 func decode(data []byte) ([]kubeletv1.CredentialProvider, error) {
-	object, gvk, err := configDecoder.Decode(data, nil, nil)
+	object, gvk, err := configDecoder().Decode(data, nil, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	goruntime "runtime"
+	"sync"
 	"syscall"
 	"time"
 
@@ -34,11 +35,11 @@ const (
 )
 
 // codecs read and write the protocol's versions, and refuse unknown fields.
-var codecs = func() serializer.CodecFactory {
+var codecs = sync.OnceValue(func() serializer.CodecFactory {
 	scheme := runtime.NewScheme()
 	install.Install(scheme)
 	return serializer.NewCodecFactory(scheme, serializer.EnableStrict)
-}()
+})
 
 var apiVersions = map[string]schema.GroupVersion{
 	credentialsv1.SchemeGroupVersion.String():       credentialsv1.SchemeGroupVersion,
@@ -80,7 +81,7 @@ func (p *program) ask(ctx context.Context, request *credentialprovider.Credentia
 		return nil, fmt.Errorf("apiVersion from credential plugin response did not match expected apiVersion:%s, "+
 			"actual apiVersion:%s", p.apiVersion, got)
 	}
-	object, _, err := codecs.UniversalDecoder().Decode(answer, nil, nil)
+	object, _, err := codecs().UniversalDecoder().Decode(answer, nil, nil)
 	response, ok := object.(*credentialprovider.CredentialProviderResponse)
 	if err != nil || !ok {
 		return nil, errors.New("error decoding credential provider plugin response from stdout")
@@ -89,11 +90,11 @@ func (p *program) ask(ctx context.Context, request *credentialprovider.Credentia
 }
 
 func (p *program) encode(request *credentialprovider.CredentialProviderRequest) ([]byte, error) {
-	info, ok := runtime.SerializerInfoForMediaType(codecs.SupportedMediaTypes(), runtime.ContentTypeJSON)
+	info, ok := runtime.SerializerInfoForMediaType(codecs().SupportedMediaTypes(), runtime.ContentTypeJSON)
 	if !ok {
 		return nil, fmt.Errorf("unsupported media type %q", runtime.ContentTypeJSON)
 	}
-	return runtime.Encode(codecs.EncoderForVersion(info.Serializer, apiVersions[p.apiVersion]), request)
+	return runtime.Encode(codecs().EncoderForVersion(info.Serializer, apiVersions[p.apiVersion]), request)
 }
 
 // run returns what the plugin writes.
