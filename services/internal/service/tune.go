@@ -4,6 +4,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
 	"time"
 
 	"github.com/microlet/microlet/proto/role"
@@ -21,9 +22,11 @@ const (
 	// then, and not when the next collection is due, which in a process that waits is minutes later.
 	settleAfter = 15 * time.Second
 
-	// settlePeriod is how often the quiet services give back what they do not use. Go lets a heap grow by a MiB at least
-	// between two collections, which is half of what lives there. One takes some milliseconds.
+	// settlePeriod is how often a process looks whether it has come to rest with memory that it does not use.
 	settlePeriod = 30 * time.Second
+
+	// settleLeast is what a look must be able to give back to the kernel, unless the service is quiet.
+	settleLeast = 2 << 20
 
 	// maxProcs bounds the processors a service computes on. Each brings caches of its own, and a
 	// node agent's services wait more than they compute.
@@ -42,22 +45,55 @@ var quiet = map[role.Role]bool{role.NodeStatus: true, role.ImageGC: true, role.E
 // GOGC and GOMAXPROCS have set. It is for programs, before they run a service: a test that runs one keeps its own.
 func TuneProcess(r role.Role, single bool) {
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(garbage(r, single))
-		time.AfterFunc(settleAfter, func() { settle(quiet[r] && !single) })
+		percent := garbage(r, single)
+		debug.SetGCPercent(percent)
+		time.AfterFunc(settleAfter, func() { settle(percent, quiet[r] && !single) })
 	}
 	if most := processors(r, single); os.Getenv("GOMAXPROCS") == "" && runtime.GOMAXPROCS(0) > most {
 		runtime.GOMAXPROCS(most)
 	}
 }
 
-// settle collects garbage and gives back to the kernel what is free, once or again and again.
-func settle(again bool) {
+// settle collects garbage and gives back to the kernel what is free: now, and whenever the process has come to rest
+// after work. A process that has come to rest does not do it by itself: Go collects every two minutes then, and keeps
+// what the work took at its height. A quiet one does it in each period: Go lets a heap grow by a MiB at least between
+// two collections, which is half of what lives there. One takes some milliseconds.
+func settle(percent int, quiet bool) {
 	debug.FreeOSMemory()
-	for again {
+	for before := readHeap(); ; {
 		time.Sleep(settlePeriod)
-		debug.FreeOSMemory()
+		now := readHeap()
+		switch {
+		case quiet:
+			debug.FreeOSMemory()
+		case now.rests(before, percent) && now.spare() >= settleLeast:
+			runtime.GC() // what pools hold goes with the second collection
+			debug.FreeOSMemory()
+		}
+		before = now
 	}
 }
+
+// heap is the memory of Go's heap in bytes. What was allocated is counted from the start of the process.
+type heap struct{ allocated, live, objects, free uint64 }
+
+func readHeap() heap {
+	samples := []metrics.Sample{
+		{Name: "/gc/heap/allocs:bytes"}, {Name: "/gc/heap/live:bytes"},
+		{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/free:bytes"},
+	}
+	metrics.Read(samples)
+	return heap{samples[0].Value.Uint64(), samples[1].Value.Uint64(), samples[2].Value.Uint64(),
+		samples[3].Value.Uint64()}
+}
+
+// rests reports whether the process has allocated so little since before that its heap needs no collection for it.
+func (h heap) rests(before heap, percent int) bool {
+	return h.allocated-before.allocated < h.live*uint64(percent)/100
+}
+
+// spare is what lives no longer, as far as the last collection tells, and what is free and not given back.
+func (h heap) spare() uint64 { return h.objects - min(h.live, h.objects) + h.free }
 
 // processors is how many a process computes on at most.
 func processors(r role.Role, single bool) int {

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"runtime"
 	"testing"
 
 	"github.com/microlet/microlet/proto/role"
@@ -35,5 +36,35 @@ func TestGarbage(t *testing.T) {
 		if got := garbage(c.r, c.single); got != c.want {
 			t.Errorf("the heap of %s may grow by %d %% (all in one process: %v), want %d", c.r, got, c.single, c.want)
 		}
+	}
+}
+
+func TestAHeapAtRest(t *testing.T) {
+	const mib = 1 << 20
+	before := heap{allocated: 100 * mib}
+	for _, c := range []struct {
+		name  string
+		now   heap
+		rests bool
+		spare uint64
+	}{
+		{"nothing happened", heap{100 * mib, 8 * mib, 8 * mib, 0}, true, 0},
+		{"it came to rest after work", heap{103 * mib, 8 * mib, 11 * mib, 20 * mib}, true, 23 * mib},
+		{"it works", heap{104 * mib, 8 * mib, 11 * mib, 20 * mib}, false, 23 * mib},
+		{"what lived has been freed", heap{100 * mib, 8 * mib, 7 * mib, mib}, true, mib},
+	} {
+		if got := c.now.rests(before, 50); got != c.rests {
+			t.Errorf("%s: at rest %v, want %v", c.name, got, c.rests)
+		}
+		if got := c.now.spare(); got != c.spare {
+			t.Errorf("%s: %d bytes to give back, want %d", c.name, got, c.spare)
+		}
+	}
+}
+
+func TestReadHeap(t *testing.T) {
+	runtime.GC() // what lives is known after the first
+	if h := readHeap(); h.allocated == 0 || h.live == 0 || h.objects == 0 {
+		t.Errorf("the runtime's account of the heap is %+v", h)
 	}
 }
