@@ -11,22 +11,20 @@ import (
 )
 
 const (
-	// gcPercent trades a little processor for memory: a service's live heap is a few MiB, and there
-	// are many services on a node.
-	gcPercent = 50
-
-	// quietGCPercent is that of the services that allocate little while nothing happens.
-	quietGCPercent = 25
+	// gcPercent is how far a heap may grow while a service works. What it takes for that is given back afterwards.
+	gcPercent = 100
 
 	// settleAfter is when a process has read its configuration and made its connections. What that took is given back
 	// then, and not when the next collection is due, which in a process that waits is minutes later.
 	settleAfter = 15 * time.Second
 
 	// settlePeriod is how often a process looks whether it has come to rest with memory that it does not use.
-	settlePeriod = 30 * time.Second
+	settlePeriod = 15 * time.Second
 
-	// settleLeast is what a look must be able to give back to the kernel, unless the service is quiet.
-	settleLeast = 2 << 20
+	// settleLeast is what a look must be able to give back to the kernel, and settleShare the same as a part of what
+	// lives. A collection takes some milliseconds for what lives, and a process that waits must not need one often.
+	settleLeast = 1 << 20
+	settleShare = 4
 
 	// maxProcs bounds the processors a service computes on. Each brings caches of its own, and a
 	// node agent's services wait more than they compute.
@@ -38,16 +36,12 @@ const (
 // processor to work costs them a good part of what they use. The prober grows by replicas.
 var busy = map[role.Role]bool{role.Podsync: true, role.NodeAPI: true}
 
-// quiet are the services that look at the node now and then, whatever its pods do.
-var quiet = map[role.Role]bool{role.NodeStatus: true, role.ImageGC: true, role.Evictor: true}
-
 // TuneProcess sets Go's runtime up for a process of one service or, in the single placement, of all. It leaves what
 // GOGC and GOMAXPROCS have set. It is for programs, before they run a service: a test that runs one keeps its own.
 func TuneProcess(r role.Role, single bool) {
 	if os.Getenv("GOGC") == "" {
-		percent := garbage(r, single)
-		debug.SetGCPercent(percent)
-		time.AfterFunc(settleAfter, func() { settle(percent, quiet[r] && !single) })
+		debug.SetGCPercent(gcPercent)
+		time.AfterFunc(settleAfter, settle)
 	}
 	if most := processors(r, single); os.Getenv("GOMAXPROCS") == "" && runtime.GOMAXPROCS(0) > most {
 		runtime.GOMAXPROCS(most)
@@ -55,19 +49,14 @@ func TuneProcess(r role.Role, single bool) {
 }
 
 // settle collects garbage and gives back to the kernel what is free: now, and whenever the process has come to rest
-// after work. A process that has come to rest does not do it by itself: Go collects every two minutes then, and keeps
-// what the work took at its height. A quiet one does it in each period: Go lets a heap grow by a MiB at least between
-// two collections, which is half of what lives there. One takes some milliseconds.
-func settle(percent int, quiet bool) {
+// after work. It would not do it by itself: Go collects every two minutes then, lets a heap grow by 4 MiB at least
+// between two collections, and keeps what the work took at its height.
+func settle() {
 	debug.FreeOSMemory()
 	for before := readHeap(); ; {
 		time.Sleep(settlePeriod)
 		now := readHeap()
-		switch {
-		case quiet:
-			debug.FreeOSMemory()
-		case now.rests(before, percent) && now.spare() >= settleLeast:
-			runtime.GC() // what pools hold goes with the second collection
+		if now.rests(before) && now.spare() >= max(settleLeast, now.live/settleShare) {
 			debug.FreeOSMemory()
 		}
 		before = now
@@ -88,11 +77,11 @@ func readHeap() heap {
 }
 
 // rests reports whether the process has allocated so little since before that its heap needs no collection for it.
-func (h heap) rests(before heap, percent int) bool {
-	return h.allocated-before.allocated < h.live*uint64(percent)/100
+func (h heap) rests(before heap) bool {
+	return h.allocated-before.allocated < h.live*gcPercent/100
 }
 
-// spare is what lives no longer, as far as the last collection tells, and what is free and not given back.
+// spare is what lives no longer, as far as the last collection knows, and what is free and not given back.
 func (h heap) spare() uint64 { return h.objects - min(h.live, h.objects) + h.free }
 
 // processors is how many a process computes on at most.
@@ -101,12 +90,4 @@ func processors(r role.Role, single bool) int {
 		return maxProcs
 	}
 	return 1
-}
-
-// garbage is how far the heap may grow between two collections, in percent of what lives.
-func garbage(r role.Role, single bool) int {
-	if quiet[r] && !single {
-		return quietGCPercent
-	}
-	return gcPercent
 }
