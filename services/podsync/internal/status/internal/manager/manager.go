@@ -25,7 +25,7 @@ const (
 	// reconcileAfter is how long a status in the API that is not the wanted one may stay: long
 	// enough for a watch that lags behind, and the kubelet's own period.
 	reconcileAfter = 10 * time.Second
-	// joinPeriod is how long a status that nobody waits for may wait, so that those that follow it make one write with it.
+	// joinPeriod is how long a status that is not awaited may wait, so that those that follow it make one write with it.
 	// A pod that starts alone has three statuses within this time.
 	joinPeriod = 300 * time.Millisecond
 	firstRetry = 200 * time.Millisecond
