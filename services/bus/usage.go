@@ -10,15 +10,13 @@ import (
 	"github.com/microlet/microlet/services/internal/logkey"
 )
 
-// usage shows what each stream holds, and what has passed through the bus, as it is when it is asked for. A bucket has
-// a stream for each of its owners, which names both.
+// usage shows what each stream holds, as it is when it is asked for. A bucket has a stream for each of its owners, which
+// names both.
 type usage struct {
 	server *Server
 
 	mu             sync.Mutex
 	entries, bytes *prometheus.GaugeVec
-
-	messages, passed *prometheus.Desc
 }
 
 var _ prometheus.Collector = (*usage)(nil)
@@ -33,11 +31,6 @@ func newUsage(s *Server) *usage {
 		bytes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "microlet_bus_store_bytes", Help: "Bytes of the entries in a stream of the bus.",
 		}, labels),
-		messages: prometheus.NewDesc("microlet_bus_messages_total",
-			"Messages that the bus received from its clients (in) and sent to them (out).", []string{"direction"}, nil),
-		passed: prometheus.NewDesc("microlet_bus_message_bytes_total",
-			"Bytes of the messages that the bus received from its clients (in) and sent to them (out).",
-			[]string{"direction"}, nil),
 	}
 }
 
@@ -45,13 +38,10 @@ func newUsage(s *Server) *usage {
 func (u *usage) Describe(to chan<- *prometheus.Desc) {
 	u.entries.Describe(to)
 	u.bytes.Describe(to)
-	to <- u.messages
-	to <- u.passed
 }
 
 // Collect implements prometheus.Collector.
 func (u *usage) Collect(to chan<- prometheus.Metric) {
-	u.collectTraffic(to)
 	store, err := u.server.ns.Jsz(&server.JSzOptions{Accounts: true, Streams: true})
 	if err != nil {
 		slog.Debug("usage of the store is not known", logkey.Err, err)
@@ -69,17 +59,30 @@ func (u *usage) Collect(to chan<- prometheus.Metric) {
 	u.bytes.Collect(to)
 }
 
-func (u *usage) collectTraffic(to chan<- prometheus.Metric) {
-	v, err := u.server.ns.Varz(nil)
-	if err != nil {
-		slog.Debug("what has passed through the bus is not known", logkey.Err, err)
-		return
+// traffic counts what has passed through the bus, as it is when it is asked for.
+func traffic(s *Server) []prometheus.Collector {
+	count := func(of func(*server.Varz) int64) func() float64 {
+		return func() float64 {
+			v, err := s.ns.Varz(nil)
+			if err != nil {
+				slog.Debug("what has passed through the bus is not known", logkey.Err, err)
+				return 0
+			}
+			return float64(of(v))
+		}
 	}
-	count := func(d *prometheus.Desc, n int64, direction string) {
-		to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), direction)
+	return []prometheus.Collector{
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "microlet_bus_received_messages_total", Help: "Messages that the bus received from its clients.",
+		}, count(func(v *server.Varz) int64 { return v.InMsgs })),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "microlet_bus_sent_messages_total", Help: "Messages that the bus sent to its clients.",
+		}, count(func(v *server.Varz) int64 { return v.OutMsgs })),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "microlet_bus_received_bytes_total", Help: "Bytes of the messages that the bus received from its clients.",
+		}, count(func(v *server.Varz) int64 { return v.InBytes })),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "microlet_bus_sent_bytes_total", Help: "Bytes of the messages that the bus sent to its clients.",
+		}, count(func(v *server.Varz) int64 { return v.OutBytes })),
 	}
-	count(u.messages, v.InMsgs, "in")
-	count(u.messages, v.OutMsgs, "out")
-	count(u.passed, v.InBytes, "in")
-	count(u.passed, v.OutBytes, "out")
 }

@@ -243,9 +243,11 @@ func (m *meter) counters() map[string]float64 {
 		{"kubelet_runtime_operations_total", "CRI calls", []string{"operation_type"}},
 		{"microlet_cri_gateway_calls_total", "gateway calls", []string{"role", "method"}},
 		{"microlet_bus_puts_total", "bus puts", []string{"bucket"}},
-		{"microlet_outbox_recorded_events_total", "Events", nil},
-		{"microlet_bus_messages_total", "bus messages", []string{"direction"}},
-		{"microlet_bus_message_bytes_total", "bus bytes", []string{"direction"}},
+		{"microlet_outbox_recorded_events_total", "Events: recorded", nil},
+		{"microlet_bus_received_messages_total", "bus messages: in", nil},
+		{"microlet_bus_sent_messages_total", "bus messages: out", nil},
+		{"microlet_bus_received_bytes_total", "bus bytes: in", nil},
+		{"microlet_bus_sent_bytes_total", "bus bytes: out", nil},
 	} {
 		for _, metric := range families[c.family].GetMetric() {
 			values := []string{}
@@ -256,7 +258,11 @@ func (m *meter) counters() map[string]float64 {
 					}
 				}
 			}
-			all[c.title+": "+strings.Join(values, " ")] += metric.GetCounter().GetValue()
+			name := c.title
+			if len(values) > 0 {
+				name += ": " + strings.Join(values, " ")
+			}
+			all[name] += metric.GetCounter().GetValue()
 		}
 	}
 	return all
