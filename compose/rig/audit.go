@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// auditPolicy has the API server log how a node fares as its client: its watches that ended, and requests that could
-// not be authenticated. Health checks are no such requests.
+// auditPolicy has the API server log how a node fares as its client: its requests that ended, and those that could not
+// be authenticated. Health checks are no such requests.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
 rules:
-- {level: Metadata, verbs: [watch], userGroups: [system:nodes], omitStages: [ResponseStarted]}
+- {level: Metadata, userGroups: [system:nodes], omitStages: [ResponseStarted]}
 - {level: None, userGroups: [system:authenticated]}
 - {level: None, nonResourceURLs: ["*"]}
 - {level: Metadata}
@@ -36,14 +36,16 @@ func (i *Instance) writeAuditPolicy() error {
 	return nil
 }
 
-// AuditedRequest is a request that the API server has answered: a watch of the node that has ended, or a request of a
-// caller whom the server did not know.
+// AuditedRequest is a request that the API server has answered: one of the node, of which a watch is answered when it
+// has ended, or of a caller whom the server did not know.
 type AuditedRequest struct {
 	Verb       string
 	RequestURI string
 	UserAgent  string
 	// User is empty if the caller had credentials that are not valid.
 	User struct{ Username string }
+	// ObjectRef is what the request is about, if it is about an object.
+	ObjectRef struct{ Resource, Subresource string }
 	// ResponseStatus is what was answered.
 	ResponseStatus struct{ Code int }
 	// Began and Ended are by the server's clock.

@@ -301,7 +301,7 @@ func (i *Instance) programCgroup(name string) string {
 }
 
 func (i *Instance) server() string {
-	return "https://" + net.JoinHostPort(i.r.Network.Server.Addr().String(), strconv.Itoa(apiPort))
+	return "https://" + net.JoinHostPort(i.r.Network.Server.Addr().String(), strconv.Itoa(APIPort))
 }
 
 func (i *Instance) printf(format string, args ...any) {

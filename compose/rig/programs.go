@@ -20,7 +20,8 @@ import (
 	"github.com/microlet/microlet/compose/rig/internal/supervise"
 )
 
-const apiPort = network.APIPort
+// APIPort is the port of the API server.
+const APIPort = network.APIPort
 
 // Programs of an instance, as Log and Status name them.
 const (
@@ -169,7 +170,7 @@ func (i *Instance) apiServerArgs() []string {
 	certs := i.pkiDir()
 	args := []string{
 		"--bind-address=" + i.r.Network.Server.Addr().String(),
-		"--advertise-address=" + i.r.Network.Server.Addr().String(), "--secure-port=" + strconv.Itoa(apiPort),
+		"--advertise-address=" + i.r.Network.Server.Addr().String(), "--secure-port=" + strconv.Itoa(APIPort),
 		"--service-cluster-ip-range=" + i.r.Network.Services.String(),
 		"--etcd-servers=https://" + loopback(i.r.Ports.Etcd), "--etcd-cafile=" + filepath.Join(certs, pki.CA),
 		"--etcd-certfile=" + pki.Cert(certs, pki.APIServerEtcd), "--etcd-keyfile=" + pki.Key(certs, pki.APIServerEtcd),

@@ -48,7 +48,7 @@ func Run(ctx context.Context, cfg Config) error {
 	s.Metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "microlet_bus_connections", Help: "Clients connected to the bus.",
 	}, func() float64 { return float64(server.Connections()) }))
-	s.Metrics.MustRegister(newUsage(server))
+	s.Metrics.MustRegister(append(traffic(server), newUsage(server))...)
 	door := NewDoor(server, cfg.Service.Peers(), s.Metrics)
 	s.Go("door", func(ctx context.Context) error { return door.Serve(ctx, l) })
 	s.Go("server", func(ctx context.Context) error { return watch(ctx, server, s.Pulse.Turn) })

@@ -10,8 +10,8 @@ import (
 	"github.com/microlet/microlet/services/internal/logkey"
 )
 
-// usage shows what each stream of the store holds, as it is when it is asked for. A bucket has a stream for each of its
-// owners, which names both.
+// usage shows what each stream holds, as it is when it is asked for. A bucket has a stream for each of its owners, which
+// names both.
 type usage struct {
 	server *Server
 
@@ -26,10 +26,10 @@ func newUsage(s *Server) *usage {
 	return &usage{
 		server: s,
 		entries: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "microlet_bus_store_entries", Help: "Entries in a stream of the bus's store.",
+			Name: "microlet_bus_store_entries", Help: "Entries in a stream of the bus.",
 		}, labels),
 		bytes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "microlet_bus_store_bytes", Help: "Bytes of the entries in a stream of the bus's store.",
+			Name: "microlet_bus_store_bytes", Help: "Bytes of the entries in a stream of the bus.",
 		}, labels),
 	}
 }
@@ -57,4 +57,32 @@ func (u *usage) Collect(to chan<- prometheus.Metric) {
 	}
 	u.entries.Collect(to)
 	u.bytes.Collect(to)
+}
+
+// traffic counts what has passed through the bus, as it is when it is asked for.
+func traffic(s *Server) []prometheus.Collector {
+	count := func(of func(*server.Varz) int64) func() float64 {
+		return func() float64 {
+			v, err := s.ns.Varz(nil)
+			if err != nil {
+				slog.Debug("what has passed through the bus is not known", logkey.Err, err)
+				return 0
+			}
+			return float64(of(v))
+		}
+	}
+	return []prometheus.Collector{
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "microlet_bus_received_messages_total", Help: "Messages that the bus received from its clients.",
+		}, count(func(v *server.Varz) int64 { return v.InMsgs })),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "microlet_bus_sent_messages_total", Help: "Messages that the bus sent to its clients.",
+		}, count(func(v *server.Varz) int64 { return v.OutMsgs })),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "microlet_bus_received_bytes_total", Help: "Bytes of the messages that the bus received from its clients.",
+		}, count(func(v *server.Varz) int64 { return v.InBytes })),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "microlet_bus_sent_bytes_total", Help: "Bytes of the messages that the bus sent to its clients.",
+		}, count(func(v *server.Varz) int64 { return v.OutBytes })),
+	}
 }

@@ -26,7 +26,7 @@ func TestUsage(t *testing.T) {
 	}
 	defer s.Close()
 	metrics := prometheus.NewPedanticRegistry()
-	metrics.MustRegister(newUsage(s))
+	metrics.MustRegister(append(traffic(s), newUsage(s))...)
 	held := func(name, stream string) (value float64, ok bool) {
 		t.Helper()
 		families, err := metrics.Gather()
@@ -35,7 +35,11 @@ func TestUsage(t *testing.T) {
 		}
 		for _, f := range families {
 			for _, m := range f.GetMetric() {
-				if f.GetName() == name && m.GetLabel()[0].GetValue() == stream {
+				switch {
+				case f.GetName() != name:
+				case stream == "":
+					value, ok = m.GetCounter().GetValue(), true
+				case m.GetLabel()[0].GetValue() == stream:
 					value, ok = m.GetGauge().GetValue(), true
 				}
 			}
@@ -65,6 +69,12 @@ func TestUsage(t *testing.T) {
 		if time.Now().After(end) {
 			t.Errorf("%s has %v entries with %v bytes after a put", stream, entries, bytes)
 			break
+		}
+	}
+	for _, name := range []string{"microlet_bus_received_messages_total", "microlet_bus_sent_messages_total",
+		"microlet_bus_received_bytes_total", "microlet_bus_sent_bytes_total"} {
+		if n, ok := held(name, ""); n == 0 || !ok {
+			t.Errorf("%s is %v after a put, shown is %v", name, n, ok)
 		}
 	}
 	cancel()

@@ -4,6 +4,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
 	"slices"
 	"time"
 
@@ -11,20 +12,20 @@ import (
 )
 
 const (
-	// gcPercent trades a little processor for memory: a service's live heap is a few MiB, and there
-	// are many services on a node.
-	gcPercent = 50
-
-	// quietGCPercent is that of the services that allocate little while nothing happens.
-	quietGCPercent = 25
+	// gcPercent is how far a heap may grow while a service works. What it takes for that is given back afterwards.
+	gcPercent = 100
 
 	// settleAfter is when a process has read its configuration and made its connections. What that took is given back
 	// then, and not when the next collection is due, which in a process that waits is minutes later.
 	settleAfter = 15 * time.Second
 
-	// settlePeriod is how often the quiet services give back what they do not use. Go lets a heap grow by a MiB at least
-	// between two collections, which is half of what lives there. One takes some milliseconds.
-	settlePeriod = 30 * time.Second
+	// settlePeriod is how often a process looks whether it has come to rest with memory that it does not use.
+	settlePeriod = 15 * time.Second
+
+	// settleLeast is what a look must be able to give back to the kernel, and settleShare the same as a part of what
+	// lives. A collection takes some milliseconds for what lives, and a process that waits must not need one often.
+	settleLeast = 1 << 20
+	settleShare = 4
 
 	// maxProcs bounds the processors a service computes on. Each brings caches of its own, and a
 	// node agent's services wait more than they compute.
@@ -36,15 +37,12 @@ const (
 // processor to work costs them a good part of what they use. The prober grows by replicas.
 var busy = map[role.Role]bool{role.Podsync: true, role.NodeAPI: true}
 
-// quiet are the services that look at the node now and then, whatever its pods do.
-var quiet = map[role.Role]bool{role.NodeStatus: true, role.ImageGC: true, role.Evictor: true}
-
 // TuneProcess sets Go's runtime up for a process of these services. It leaves what GOGC and GOMAXPROCS have set. It is
 // for programs, before they run a service: a test that runs one keeps its own.
 func TuneProcess(roles ...role.Role) {
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(garbage(roles))
-		time.AfterFunc(settleAfter, func() { settle(areQuiet(roles)) })
+		debug.SetGCPercent(gcPercent)
+		time.AfterFunc(settleAfter, settle)
 	}
 	if most := processors(roles); os.Getenv("GOMAXPROCS") == "" && runtime.GOMAXPROCS(0) > most {
 		runtime.GOMAXPROCS(most)
@@ -67,14 +65,41 @@ func LimitHeap(services ...Definition) {
 	}
 }
 
-// settle collects garbage and gives back to the kernel what is free, once or again and again.
-func settle(again bool) {
+// settle collects garbage and gives back to the kernel what is free: now, and whenever the process has come to rest
+// after work. It would not do it by itself: Go collects every two minutes then, lets a heap grow by 4 MiB at least
+// between two collections, and keeps what the work took at its height.
+func settle() {
 	debug.FreeOSMemory()
-	for again {
+	for before := readHeap(); ; {
 		time.Sleep(settlePeriod)
-		debug.FreeOSMemory()
+		now := readHeap()
+		if now.rests(before) && now.spare() >= max(settleLeast, now.live/settleShare) {
+			debug.FreeOSMemory()
+		}
+		before = now
 	}
 }
+
+// heap is the memory of Go's heap in bytes. What was allocated is counted from the start of the process.
+type heap struct{ allocated, live, objects, free uint64 }
+
+func readHeap() heap {
+	samples := []metrics.Sample{
+		{Name: "/gc/heap/allocs:bytes"}, {Name: "/gc/heap/live:bytes"},
+		{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/free:bytes"},
+	}
+	metrics.Read(samples)
+	return heap{samples[0].Value.Uint64(), samples[1].Value.Uint64(), samples[2].Value.Uint64(),
+		samples[3].Value.Uint64()}
+}
+
+// rests reports whether the process has allocated so little since before that its heap needs no collection for it.
+func (h heap) rests(before heap) bool {
+	return h.allocated-before.allocated < h.live*gcPercent/100
+}
+
+// spare is what lives no longer, as far as the last collection knows, and what is free and not given back.
+func (h heap) spare() uint64 { return h.objects - min(h.live, h.objects) + h.free }
 
 // processors is how many a process of these services computes on at most.
 func processors(roles []role.Role) int {
@@ -82,17 +107,4 @@ func processors(roles []role.Role) int {
 		return maxProcs
 	}
 	return 1
-}
-
-// areQuiet reports whether all services of a process are quiet.
-func areQuiet(roles []role.Role) bool {
-	return !slices.ContainsFunc(roles, func(r role.Role) bool { return !quiet[r] })
-}
-
-// garbage is how far the heap may grow between two collections, in percent of what lives.
-func garbage(roles []role.Role) int {
-	if areQuiet(roles) {
-		return quietGCPercent
-	}
-	return gcPercent
 }

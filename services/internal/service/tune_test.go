@@ -1,6 +1,7 @@
 package service
 
 import (
+	"runtime"
 	"testing"
 
 	"github.com/microlet/microlet/proto/role"
@@ -22,17 +23,32 @@ func TestProcessors(t *testing.T) {
 	}
 }
 
-func TestGarbage(t *testing.T) {
+func TestAHeapAtRest(t *testing.T) {
+	const mib = 1 << 20
+	before := heap{allocated: 100 * mib}
 	for _, c := range []struct {
-		roles []role.Role
-		want  int
+		name  string
+		now   heap
+		rests bool
+		spare uint64
 	}{
-		{[]role.Role{role.Evictor}, quietGCPercent}, {[]role.Role{role.ImageGC, role.Evictor}, quietGCPercent},
-		{[]role.Role{role.Podsync}, gcPercent}, {[]role.Role{role.Bus}, gcPercent},
-		{[]role.Role{role.Bus, role.NodeStatus}, gcPercent}, {role.All(), gcPercent},
+		{"nothing happened", heap{100 * mib, 8 * mib, 8 * mib, 0}, true, 0},
+		{"it came to rest after work", heap{103 * mib, 8 * mib, 11 * mib, 20 * mib}, true, 23 * mib},
+		{"it works", heap{108 * mib, 8 * mib, 11 * mib, 20 * mib}, false, 23 * mib},
+		{"what lived has been freed", heap{100 * mib, 8 * mib, 7 * mib, mib}, true, mib},
 	} {
-		if got := garbage(c.roles); got != c.want {
-			t.Errorf("the heap of %v may grow by %d %%, want %d", c.roles, got, c.want)
+		if got := c.now.rests(before); got != c.rests {
+			t.Errorf("%s: at rest %v, want %v", c.name, got, c.rests)
 		}
+		if got := c.now.spare(); got != c.spare {
+			t.Errorf("%s: %d bytes to give back, want %d", c.name, got, c.spare)
+		}
+	}
+}
+
+func TestReadHeap(t *testing.T) {
+	runtime.GC() // what lives is known after the first
+	if h := readHeap(); h.allocated == 0 || h.live == 0 || h.objects == 0 {
+		t.Errorf("the runtime's account of the heap is %+v", h)
 	}
 }

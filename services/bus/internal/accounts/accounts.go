@@ -21,8 +21,8 @@ import (
 // System is the name of the account in which the server itself speaks.
 const System = "SYS"
 
-// storeHeadroom is what an account's store may hold beside its streams' own bounds.
-const storeHeadroom = 8 << 20
+// headroom is what an account may hold beside its streams' own bounds, in memory and in files.
+const headroom = 8 << 20
 
 // Keys are the public nkeys of who signs in.
 type Keys struct {
@@ -152,12 +152,17 @@ func of(r role.Role, k Keys) (account, error) {
 // Stores reports whether the account of r has streams.
 func Stores(r role.Role) bool { return limitsOf(r) != nil }
 
-// StoreBytes is what all accounts may hold together.
-func StoreBytes() int64 {
+// MemoryBytes is what the buckets of all accounts may hold together, and StoreBytes what their files may.
+func MemoryBytes() int64 { return sum(func(l *jetStreamLimits) int64 { return l.Memory }) }
+
+// StoreBytes is documented at MemoryBytes.
+func StoreBytes() int64 { return sum(func(l *jetStreamLimits) int64 { return l.Store }) }
+
+func sum(of func(*jetStreamLimits) int64) int64 {
 	var sum int64
 	for _, r := range role.All() {
 		if l := limitsOf(r); l != nil {
-			sum += l.Store
+			sum += of(l)
 		}
 	}
 	return sum
@@ -168,17 +173,17 @@ func limitsOf(r role.Role) *jetStreamLimits {
 	for _, b := range subject.Buckets() {
 		if slices.Contains(b.Owners(), r) {
 			l.Streams++
-			l.Store += b.MaxBytes
+			l.Memory += b.MaxBytes
 		}
 	}
 	if r == subject.OutboxReader {
 		l.Streams++
-		l.Store += subject.OutboxMaxBytes
+		l.Store += subject.OutboxMaxBytes + headroom
 	}
 	if l.Streams == 0 {
 		return nil
 	}
-	l.Store += storeHeadroom
+	l.Memory += headroom
 	l.Consumers = 1 // 0 would be any number; the outbox's is the only one
 	return &l
 }

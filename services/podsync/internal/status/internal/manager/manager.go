@@ -25,8 +25,11 @@ const (
 	// reconcileAfter is how long a status in the API that is not the wanted one may stay: long
 	// enough for a watch that lags behind, and the kubelet's own period.
 	reconcileAfter = 10 * time.Second
-	firstRetry     = 200 * time.Millisecond
-	lastRetry      = 10 * time.Second
+	// joinPeriod is how long a status that is not awaited may wait, so that those that follow it make one write with it.
+	// A pod that starts alone has three statuses within this time.
+	joinPeriod = 300 * time.Millisecond
+	firstRetry = 200 * time.Millisecond
+	lastRetry  = 10 * time.Second
 )
 
 // Options of a Manager.
@@ -87,6 +90,7 @@ type entry struct {
 	queued, inFlight bool
 	failures         int
 	due              time.Time // zero, or when to look at it again
+	joined           time.Time // zero, or until when the next status may join the newest
 }
 
 // New returns a Manager that writes nothing until Run runs.
@@ -284,17 +288,39 @@ func (e *entry) waits() bool { return e.failures > 0 && !e.due.IsZero() }
 // isUrgent are the statuses that others wait for: traffic that begins or ends, and a name
 // that becomes free.
 func (e *entry) isUrgent() bool {
-	if e.finished || e.pod.DeletionTimestamp != nil {
-		return true
-	}
+	return e.finished || e.pod.DeletionTimestamp != nil || e.changesReady()
+}
+
+// changesReady reports whether the newest status makes the pod ready, or makes it so no longer.
+func (e *entry) changesReady() bool {
 	now, before := podutil.Condition(e.want.Conditions, v1.PodReady), podutil.Condition(e.pod.Status.Conditions,
 		v1.PodReady)
 	return (now != nil && now.Status == v1.ConditionTrue) != (before != nil && before.Status == v1.ConditionTrue)
 }
 
-// enqueue lets a worker take the pod, unless one has it, or a failed attempt has to be waited for.
+// mayJoin reports whether the newest status may wait for the next.
+func (e *entry) mayJoin() bool {
+	return !e.finished && !e.force && e.failures == 0 && e.version != e.delivered && !e.changesReady() &&
+		podutil.IsTerminal(e.want.Phase) == podutil.IsTerminal(e.pod.Status.Phase)
+}
+
+// join lets the newest status wait for the next, until its time is over.
+func (m *Manager) join(e *entry) (waits bool) {
+	until := e.since.Add(joinPeriod)
+	if !e.mayJoin() || !time.Now().Before(until) {
+		e.joined = time.Time{}
+		return false
+	}
+	if !e.joined.Equal(until) {
+		e.joined = until
+		m.wakeClock()
+	}
+	return true
+}
+
+// enqueue lets a worker take the pod, unless one has it, or a failed attempt or another status has to be waited for.
 func (m *Manager) enqueue(uid types.UID, e *entry) {
-	if !e.needsWork() || e.queued || e.inFlight || e.waits() {
+	if !e.needsWork() || e.queued || e.inFlight || e.waits() || m.join(e) {
 		return
 	}
 	e.queued = true
@@ -350,6 +376,10 @@ func (m *Manager) reconcile(e *entry) {
 
 func (m *Manager) wakeAt(e *entry, due time.Time) {
 	e.due = due
+	m.wakeClock()
+}
+
+func (m *Manager) wakeClock() {
 	select {
 	case m.wake <- struct{}{}:
 	default:
@@ -378,23 +408,31 @@ func (m *Manager) release(now time.Time) (next time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for uid, e := range m.entries {
-		switch {
-		case e.due.IsZero():
-		case e.due.After(now):
-			if next.IsZero() || e.due.Before(next) {
-				next = e.due
-			}
-		default:
-			if e.failures == 0 {
-				e.force = true // it is due because the API has another status
-				m.metrics.reconciled.Inc()
-				m.log.Info("pod status in the API differs, patching it again",
-					logkey.Pod, e.pod.Namespace+"/"+e.pod.Name,
-					logkey.PodUID, uid)
-			}
-			e.due = time.Time{}
+		m.releaseDue(uid, e, now)
+		if !e.joined.IsZero() && !e.joined.After(now) {
+			e.joined = time.Time{} // also if a write is under way, after which it is enqueued anyway
 			m.enqueue(uid, e)
+		}
+		for _, at := range []time.Time{e.due, e.joined} {
+			if !at.IsZero() && (next.IsZero() || at.Before(next)) {
+				next = at
+			}
 		}
 	}
 	return next
+}
+
+func (m *Manager) releaseDue(uid types.UID, e *entry, now time.Time) {
+	if e.due.IsZero() || e.due.After(now) {
+		return
+	}
+	if e.failures == 0 {
+		e.force = true // it is due because the API has another status
+		m.metrics.reconciled.Inc()
+		m.log.Info("pod status in the API differs, patching it again",
+			logkey.Pod, e.pod.Namespace+"/"+e.pod.Name,
+			logkey.PodUID, uid)
+	}
+	e.due = time.Time{}
+	m.enqueue(uid, e)
 }
