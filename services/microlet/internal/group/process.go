@@ -211,8 +211,8 @@ func (p *process) run(ctx context.Context) error {
 	return all.Wait()
 }
 
-// feed reports that the process lives as long as the loop of each service turns. So the supervisor ends a process with a
-// service that hangs, as it ends a service that hangs.
+// feed reports that the process lives as long as the loop of each service turns. So the supervisor ends a process with
+// one that hangs, as it ends a service that hangs.
 func (p *process) feed(ctx context.Context) error {
 	period := turnPeriod
 	if p.watchdog != 0 {
