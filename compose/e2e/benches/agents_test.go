@@ -40,6 +40,7 @@ const (
 var agents = []contender{
 	{name: "kubelet", agent: rig.AgentKubelet},
 	{name: "microlet", agent: rig.AgentMicrolet},
+	{name: "microlet, compact", agent: rig.AgentMicrolet, args: []string{scene.CompactPlacement}},
 	{name: "microlet, single", agent: rig.AgentMicrolet, args: []string{scene.SinglePlacement}},
 }
 
