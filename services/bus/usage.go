@@ -10,8 +10,8 @@ import (
 	"github.com/microlet/microlet/services/internal/logkey"
 )
 
-// usage shows what each stream holds, as it is when it is asked for. A bucket has a stream for each of its owners, which
-// names both.
+// usage shows what each stream holds, as it is when it is asked for. A bucket has a stream for each of its owners, and
+// the stream's name has both.
 type usage struct {
 	server *Server
 
