@@ -187,7 +187,7 @@ BENCH ?= $(if $(BEFORE),^TestBuilds$$,^TestBench)
 BENCH_RESULTS ?= bench-results
 
 .PHONY: bench
-bench: build ## memory, CPU, start times beside the kubelet's: ROUNDS= ONE_CORE=1 BENCH= BEFORE=
+bench: build ## memory, CPU, start times beside the kubelet's: ROUNDS= BENCH=
 	@$(RIG) build --with kubelet
 	MICROLET_BEFORE='$(BEFORE)' $(E2E) -timeout 300m -v -tags bench -run '$(BENCH)' ./compose/e2e/benches \
 		-args -rounds $(ROUNDS) $(if $(ONE_CORE),-one-core) -results $(abspath $(BENCH_RESULTS))
