@@ -73,8 +73,8 @@ func (h Host) inUse(r *report, address, setting string, port int32) {
 const listening = "0A"
 
 // listeners are the inodes of the sockets that listen on a port, and whether a user of the node agent has one of them:
-// nodeapi's, or that of another service which shares its process. The agent may use another folder than the check, or not
-// answer.
+// nodeapi's, or that of another service which shares its process. The agent may use another folder than the check, or
+// not answer.
 func (h Host) listeners(port int32) (inodes []string, nodeAPI bool) {
 	for _, name := range []string{"proc/net/tcp", "proc/net/tcp6"} {
 		for _, line := range h.lines(name) {

@@ -32,8 +32,8 @@ type VolumeEntries struct {
 // NodeVolumes knows what the Node is to show of volumes: those in use, and what CSI drivers say of the node.
 //
 // The entries on the bus only say when to ask podsync. Otherwise, an attacker who controls the bus could add labels to
-// the Node, and have volumes detached that are mounted. A podsync of an earlier version does not answer. Its entries are
-// believed.
+// the Node, and have volumes detached that are mounted. The entries of an earlier version of podsync, which does not
+// answer, are believed.
 type NodeVolumes struct {
 	// Entries returns those on the bus.
 	Entries func() VolumeEntries
