@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-const oneRun = `{"bench": "TestBenchAgents", "date": "2026-11-28T22:00:00Z", "version": "abc", "kernel": "6.18", "cores": 2,
- "contenders": ["kubelet", "microlet", "runtime alone"],
+const oneRun = `{"bench": "TestBenchAgents", "date": "2026-11-28T22:00:00Z", "version": "abc", "kernel": "6.18",
+ "cores": 2, "contenders": ["kubelet", "microlet", "runtime alone"],
  "rows": [{"name": "one pod, created to Ready, p50 (s)",
    "samples": {"kubelet": [0.5, 0.9, 0.4], "microlet": [0.2, 0.3], "runtime alone": [0.1]}}]}`
 

@@ -58,7 +58,7 @@ func installPlugin(s *scene.Scene, resource string, devices ...string) *scene.De
 		"-socket=" + path.Join(dir, path.Base(resource)+".sock"), "-plan=" + path.Join(pluginState, "plan"),
 		"-files=" + path.Join(pluginState, "files"),
 	}, " ")
-	unit := fmt.Sprintf("[Unit]\nDescription=device plugin of a test\n[Service]\nExecStart=%s\nRestart=on-failure\n", command)
+	unit := fmt.Sprintf("[Unit]\nDescription=device plugin\n[Service]\nExecStart=%s\nRestart=on-failure\n", command)
 	if err := s.WriteFile("/etc/systemd/system/"+pluginUnit, []byte(unit)); err != nil {
 		s.T.Fatal(err)
 	}
