@@ -1,7 +1,7 @@
 // Package role names the services of a node and their privileges.
 //
-// A peer proves its role by its UID on a unix socket, by its nkey on the bus, or by its connection in the single
-// placement. Every table in the project that grants access uses roles as keys.
+// A peer proves its role by its UID on a unix socket, by its nkey on the bus, or by its connection in a process that
+// holds several services. Every table in the project that grants access uses roles as keys.
 package role
 
 import "fmt"
@@ -94,8 +94,8 @@ func Get(r Role) (Identity, error) {
 	return Identity{}, fmt.Errorf("unknown role %q", r)
 }
 
-// ByUID returns the roles that a peer with this UID may claim. Root may claim podsync
-// and up, which both run as root; an unknown UID may claim nothing.
+// ByUID returns the roles that a peer with this UID may claim where each service has a process of its own. Root may
+// claim podsync and up, which both run as root; an unknown UID may claim nothing.
 func ByUID(uid int) []Role {
 	var roles []Role
 	for _, id := range identities {

@@ -20,7 +20,7 @@ func Definition() service.Definition {
 		Bind:           cfg.AddFlags,
 		StopStage:      2, // the others' last words go over it
 		MemoryLimit:    service.Bytes(2 << 30),
-		HeapTarget:     1500 << 20, // buckets that are full, and room to collect; a full outbox takes the rest
+		HeapTarget:     900 << 20, // a full store takes the rest of the limit
 		PrivateNetwork: func() bool { return cfg.ViewAddress == "" },
 	}, func(s service.Config, _ *kubeletconfig.Config) Config {
 		c := cfg

@@ -4,9 +4,7 @@
 // the kernel identifies the process, and the service proves its role with its nkey.
 //
 // Each role has its own account, so a service can read and write only what the contract grants it, and can fill only
-// its own part. No role can create, change, purge or delete a stream or a consumer. The loopback port for inspecting
-// the bus (View) is off by default and read-only.
-//
-// The buckets are in memory. When the bus starts, each writer puts its keys again. The outbox is in files, so that
-// Events that the bus has acknowledged survive a SIGKILL. A new boot empties it.
+// its own part. No role can create, change, purge or delete a stream or a consumer. Acknowledged data survives a
+// SIGKILL. A new boot empties the store, because its data describes containers that no longer exist. The loopback
+// port for inspecting the bus (View) is off by default and read-only.
 package bus

@@ -24,6 +24,8 @@ const (
 	// maxPending is what may wait for one client before its connection is cut: more than the largest entry.
 	maxPending    = subject.MaxPayload + subject.MaxPayload/2
 	writeDeadline = 10 * time.Second
+	// JetStream takes 75 % of the machine's memory as its limit by default; no stream lives in memory.
+	maxMemory = 1 << 20
 	// syncInterval is long: fsync does nothing on a tmpfs, and a store that a power cut damages is
 	// emptied at the boot that follows.
 	syncInterval = time.Hour
@@ -34,7 +36,7 @@ const (
 
 // ServerOptions are the server's, without its heartbeat and sockets.
 type ServerOptions struct {
-	// StoreDir is the folder of JetStream's file store, in which the outbox is.
+	// StoreDir is the folder of JetStream's file store.
 	StoreDir string
 	// NKeyDir is the folder with the public key of each role.
 	NKeyDir string
@@ -117,7 +119,7 @@ func options(o ServerOptions, ids *identities) (*server.Options, error) {
 		MaxSubs: maxSubscriptions, MaxPayload: subject.MaxPayload, MaxPending: maxPending, WriteDeadline: writeDeadline,
 		AuthTimeout: authTimeout.Seconds(),
 		JetStream:   true, StoreDir: o.StoreDir, SyncInterval: syncInterval,
-		JetStreamMaxMemory: accounts.MemoryBytes(), JetStreamMaxStore: accounts.StoreBytes(),
+		JetStreamMaxMemory: maxMemory, JetStreamMaxStore: accounts.StoreBytes(),
 	}
 	text, err := accounts.Config(ids.public)
 	if err != nil {

@@ -14,7 +14,7 @@ const kernelBootID = "/proc/sys/kernel/random/boot_id"
 
 // layout names how the store is divided into accounts and streams. It changes with them, because what another layout
 // holds would not be read or removed.
-const layout = "accounts-2"
+const layout = "accounts-1"
 
 // prepareStore makes the store's folder, and empties it when it is of another boot or layout: a runtime folder
 // need not be a tmpfs, and what an earlier boot's services said would pose as the truth of now.

@@ -54,9 +54,6 @@ func ensureStreams(ctx context.Context, nc *nats.Conn, r role.Role) error {
 
 // bucketStream is an owner's part of a key-value bucket as ADR-8 of NATS has it, with history 1. One rule differs: no
 // client may purge it, neither by the API nor by a message that rolls up.
-//
-// It is in memory. A file store would write to the same memory, as the runtime folder is on a tmpfs, and reads its last
-// block of up to 8 MiB for a put after a pause; that block grows with each put, also of the same key.
 func bucketStream(b subject.Bucket, owner role.Role) jetstream.StreamConfig {
 	var subjects []string
 	for _, key := range b.KeysOf(owner) {
@@ -64,7 +61,7 @@ func bucketStream(b subject.Bucket, owner role.Role) jetstream.StreamConfig {
 	}
 	return jetstream.StreamConfig{
 		Name: subject.Stream(b.Name, owner), Subjects: subjects,
-		Storage: jetstream.MemoryStorage, Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew,
+		Storage: jetstream.FileStorage, Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew,
 		MaxMsgsPerSubject: 1, MaxBytes: b.MaxBytes, MaxMsgSize: b.MaxEntry, MaxAge: b.TTL, MaxMsgs: -1,
 		Replicas: 1, MaxConsumers: -1, Duplicates: noDedupe,
 		DenyDelete: true, DenyPurge: true, AllowRollup: false,

@@ -26,10 +26,10 @@ func newUsage(s *Server) *usage {
 	return &usage{
 		server: s,
 		entries: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "microlet_bus_store_entries", Help: "Entries in a stream of the bus.",
+			Name: "microlet_bus_store_entries", Help: "Entries in a stream of the bus's store.",
 		}, labels),
 		bytes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "microlet_bus_store_bytes", Help: "Bytes of the entries in a stream of the bus.",
+			Name: "microlet_bus_store_bytes", Help: "Bytes of the entries in a stream of the bus's store.",
 		}, labels),
 	}
 }

@@ -6,11 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"runtime/metrics"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -39,31 +36,13 @@ func TestMain(m *testing.M) {
 
 // beBus is a bus in a folder until it is killed.
 func beBus(dir string) {
-	service.TuneProcess(role.Bus)
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	if _, err := bustest.Start(context.Background(), dir, log, nil); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	asked := make(chan os.Signal, 1)
-	signal.Notify(asked, syscall.SIGUSR1)
 	fmt.Fprintln(os.Stderr, isReady)
-	for range asked {
-		fmt.Fprintf(os.Stderr, "%s%d\n", heldIs, held())
-	}
-}
-
-// heldIs begins the answer of a bus that SIGUSR1 asks how much memory its heap holds of the kernel.
-const heldIs = "bytes of the heap: "
-
-// held is how much that is. The race detector has other memory besides.
-func held() uint64 {
-	samples := []metrics.Sample{
-		{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/unused:bytes"},
-		{Name: "/memory/classes/heap/free:bytes"},
-	}
-	metrics.Read(samples)
-	return samples[0].Value.Uint64() + samples[1].Value.Uint64() + samples[2].Value.Uint64()
+	select {}
 }
 
 // isReady is what a bus logs once it serves.

@@ -28,10 +28,9 @@ const (
 	ackTimeout = 10 * time.Second
 	retryMin   = 50 * time.Millisecond
 	retryMax   = 5 * time.Second
-	// deleteTTL is how long a delete stays in the bucket, for readers that did not hear of it: they see it in their next
-	// audit. It is several audits long. A reader that was not there for longer finds neither key nor delete, and drops
-	// the key because its writer's mark is there.
-	deleteTTL = time.Minute
+	// deleteTTL is how long a delete stays in the bucket, for readers that reconnect meanwhile. One
+	// that comes later finds neither key nor delete, and drops the key because its writer's mark is there.
+	deleteTTL = 10 * time.Minute
 )
 
 // Writer holds what this service says in one bucket, of which each key has no other writer. It

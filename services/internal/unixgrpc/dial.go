@@ -43,7 +43,7 @@ type DialOptions struct {
 	// Server is the role that must be serving: the server must have that role, or be root. Empty
 	// accepts any server, for sockets in a trusted folder.
 	Server role.Role
-	// Network and Self are for the single placement: the connection goes through Network as Self.
+	// Network and Self are for a process that holds several services: the connection goes through Network as Self.
 	// A nil Network dials the unix socket.
 	Network *InProcess
 	Self    role.Role

@@ -10,6 +10,6 @@
 //   - A call without a deadline gets one.
 //   - A server bounds the memory that the calls of one user take.
 //
-// In the single placement, an InProcess network connects the services, and a connection has the role of the service
-// that opened it.
+// In a process that holds several services, an InProcess network connects them, and a connection has the role of the
+// service that opened it.
 package unixgrpc

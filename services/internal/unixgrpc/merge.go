@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// Merge returns one listener that accepts from all, for a service of the single placement: its
-// siblings come through the process, an operator's tools through the socket. Closing it closes all.
+// Merge returns one listener that accepts from all, for a service that shares its process: its siblings come through
+// the process, others through the socket. Closing it closes all.
 func Merge(listeners ...net.Listener) net.Listener {
 	if len(listeners) == 1 {
 		return listeners[0]

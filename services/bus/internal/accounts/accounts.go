@@ -21,8 +21,8 @@ import (
 // System is the name of the account in which the server itself speaks.
 const System = "SYS"
 
-// headroom is what an account may hold beside its streams' own bounds, in memory and in files.
-const headroom = 8 << 20
+// storeHeadroom is what an account's store may hold beside its streams' own bounds.
+const storeHeadroom = 8 << 20
 
 // Keys are the public nkeys of who signs in.
 type Keys struct {
@@ -152,17 +152,12 @@ func of(r role.Role, k Keys) (account, error) {
 // Stores reports whether the account of r has streams.
 func Stores(r role.Role) bool { return limitsOf(r) != nil }
 
-// MemoryBytes is what the buckets of all accounts may hold together, and StoreBytes what their files may.
-func MemoryBytes() int64 { return sum(func(l *jetStreamLimits) int64 { return l.Memory }) }
-
-// StoreBytes is documented at MemoryBytes.
-func StoreBytes() int64 { return sum(func(l *jetStreamLimits) int64 { return l.Store }) }
-
-func sum(of func(*jetStreamLimits) int64) int64 {
+// StoreBytes is what all accounts may hold together.
+func StoreBytes() int64 {
 	var sum int64
 	for _, r := range role.All() {
 		if l := limitsOf(r); l != nil {
-			sum += of(l)
+			sum += l.Store
 		}
 	}
 	return sum
@@ -173,17 +168,17 @@ func limitsOf(r role.Role) *jetStreamLimits {
 	for _, b := range subject.Buckets() {
 		if slices.Contains(b.Owners(), r) {
 			l.Streams++
-			l.Memory += b.MaxBytes
+			l.Store += b.MaxBytes
 		}
 	}
 	if r == subject.OutboxReader {
 		l.Streams++
-		l.Store += subject.OutboxMaxBytes + headroom
+		l.Store += subject.OutboxMaxBytes
 	}
 	if l.Streams == 0 {
 		return nil
 	}
-	l.Memory += headroom
+	l.Store += storeHeadroom
 	l.Consumers = 1 // 0 would be any number; the outbox's is the only one
 	return &l
 }
