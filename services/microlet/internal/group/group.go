@@ -189,12 +189,15 @@ func (g *Group) NotReady() (names []string) {
 	return names
 }
 
-// Hung says which service's main loop has stood still for longer than a time; nil if none has. Services that stop are
-// not asked.
+// Hung says which service's main loop has stood still for longer than a time; nil if none has. One without a loop has
+// stood still since its start, until it is ready. Services that stop are not asked.
 func (g *Group) Hung(most time.Duration) error {
 	idle := g.network.Idle()
 	for _, a := range g.Accounts() {
 		still, known := idle[a.Role]
+		if !known && a.State == Starting {
+			still, known = time.Since(a.Started), true
+		}
 		if known && (a.State == Ready && still > most || a.State == Starting && still > max(most, startTime)) {
 			return fmt.Errorf("%s has stood still for %v", a.Role, still.Round(time.Second))
 		}

@@ -188,6 +188,32 @@ func TestNotificationsOfAProcess(t *testing.T) {
 	}
 }
 
+// TestReadyIsSaidUntilItIsHeard: the supervisor would take the process for one that starts for ever.
+func TestReadyIsSaidUntilItIsHeard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, _, sent := supervised(t, 0, map[role.Role]life{role.Bus: untilStopped})
+		heard, began := p.notify, time.Now()
+		p.notify = func(states ...string) error {
+			if time.Since(began) < 10*time.Second {
+				return errors.New("no buffer space")
+			}
+			return heard(states...)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- p.run(ctx) }()
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		if got := sent.all(); !slices.Equal(got, []string{run.NotifyReady}) {
+			t.Errorf("it says %q", got)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestWatchdogOfAProcess: it is fed while the loops of all services turn.
 func TestWatchdogOfAProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -237,28 +263,34 @@ func TestWatchdogOfAProcess(t *testing.T) {
 
 // TestAServiceThatStartsMayStandStill, as a process may that starts, but not for ever.
 func TestAServiceThatStartsMayStandStill(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		network := &service.InProcess{}
-		g := New(network, members(network, map[role.Role]life{
-			role.PLEG: func(ctx context.Context, _ func(...string)) error { <-ctx.Done(); return nil },
-		}), nil)
+	for name, hasLoop := range map[string]bool{"with a loop": true, "before it has a loop": false} {
+		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { standStill(t, hasLoop) }) })
+	}
+}
+
+func standStill(t *testing.T, hasLoop bool) {
+	network := &service.InProcess{}
+	g := New(network, members(network, map[role.Role]life{
+		role.PLEG: func(ctx context.Context, _ func(...string)) error { <-ctx.Done(); return nil },
+	}), nil)
+	if hasLoop {
 		network.Join(role.PLEG, service.NewPulse())
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- g.Run(ctx) }()
-		time.Sleep(startTime)
-		if err := g.Hung(5 * time.Second); err != nil {
-			t.Error(err)
-		}
-		time.Sleep(time.Second)
-		if err := g.Hung(5 * time.Second); err == nil {
-			t.Error("it may stand still for ever")
-		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- g.Run(ctx) }()
+	time.Sleep(startTime)
+	if err := g.Hung(5 * time.Second); err != nil {
+		t.Error(err)
+	}
+	time.Sleep(time.Second)
+	if err := g.Hung(5 * time.Second); err == nil {
+		t.Error("it may stand still for ever")
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
 }
 
 func TestNames(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -172,7 +171,7 @@ type process struct {
 	notify   func(states ...string) error
 	watchdog time.Duration // how long the supervisor waits for a sign of life; 0 is for ever
 
-	ready   sync.Once
+	ready   atomic.Bool // the supervisor has heard it
 	unheard atomic.Bool // the last notification failed
 }
 
@@ -182,17 +181,24 @@ const serviceKey = "X_MICROLET_SERVICE"
 // tell passes on what a service says, and that the process is ready once all services are.
 func (p *process) tell(r role.Role, states ...string) {
 	p.send(append([]string{serviceKey + "=" + string(r)}, states...)...)
-	if len(p.group.NotReady()) == 0 {
-		p.ready.Do(func() { p.send(run.NotifyReady) })
+	p.tellReady()
+}
+
+// tellReady says that the process is ready, if all services are. It is to be called until the supervisor has heard it.
+func (p *process) tellReady() {
+	if !p.ready.Load() && len(p.group.NotReady()) == 0 && p.send(run.NotifyReady) {
+		p.ready.Store(true)
 	}
 }
 
-// send notifies the supervisor. A failure is logged once until a notification succeeds again.
-func (p *process) send(states ...string) {
+// send notifies the supervisor, and reports whether that succeeded. A failure is logged once until a notification
+// succeeds again.
+func (p *process) send(states ...string) bool {
 	err := p.notify(states...)
 	if failed := err != nil; p.unheard.Swap(failed) != failed && failed {
 		p.log.Warn("notification of the supervisor failed", "states", states, logkey.Err, err)
 	}
+	return err == nil
 }
 
 // run runs the group until the context ends.
@@ -221,6 +227,7 @@ func (p *process) feed(ctx context.Context) error {
 	t := time.NewTicker(period)
 	defer t.Stop()
 	for {
+		p.tellReady()
 		if hung := p.group.Hung(max(period, minFresh)); hung != nil {
 			p.log.Error("main loop stands still; the watchdog is not fed", logkey.Reason, hung)
 		} else if p.watchdog != 0 {
