@@ -117,7 +117,7 @@ func createPods(s *scene.Scene, ready, unready []string, pods ...*corev1.Pod) {
 	s.WaitReady(scene.Patience, ready...)
 	s.Wait(scene.Patience, "the first init containers", func(v record.View) error {
 		for _, name := range unready {
-			if len(resizing.Running(v.Pod(s.Namespace, name))) == 0 {
+			if p := v.Pod(s.Namespace, name); p == nil || len(resizing.Running(p)) == 0 { // not recorded yet
 				return fmt.Errorf("no container of pod %s runs", name)
 			}
 		}
