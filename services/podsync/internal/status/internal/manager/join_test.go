@@ -71,3 +71,23 @@ func TestAnEndDoesNotWait(t *testing.T) {
 		}
 	})
 }
+
+// TestAStatusOfAPodThatRunsDoesNotWait: a user waits for what happens to it, such as a resize.
+func TestAStatusOfAPodThatRunsDoesNotWait(t *testing.T) {
+	a := newServer("web")
+	managed(t, a, 1, func(t *testing.T, m *Manager) {
+		p := a.get("web")
+		m.Set(p, runs(p))
+		settle(0)
+		before := a.count("patch web")
+		resized := runs(p)
+		resized.Conditions = append(resized.Conditions, v1.PodCondition{
+			Type: v1.PodResizeInProgress, Status: v1.ConditionTrue,
+		})
+		m.Set(p, resized)
+		settle(0)
+		if n := a.count("patch web") - before; n != 1 {
+			t.Errorf("%d patches for a pod that runs and is resized", n)
+		}
+	})
+}

@@ -298,10 +298,12 @@ func (e *entry) changesReady() bool {
 	return (now != nil && now.Status == v1.ConditionTrue) != (before != nil && before.Status == v1.ConditionTrue)
 }
 
-// mayJoin reports whether the newest status may wait for the next.
+// mayJoin reports whether the newest status may wait for the next: that of a pod whose start the API shows, and which
+// does not make it ready. What happens to a pod that runs, such as a resize, is awaited.
 func (e *entry) mayJoin() bool {
-	return !e.finished && !e.force && e.failures == 0 && e.version != e.delivered && !e.changesReady() &&
-		podutil.IsTerminal(e.want.Phase) == podutil.IsTerminal(e.pod.Status.Phase)
+	starts := e.pod.Status.Phase == v1.PodPending || e.pod.Status.Phase == ""
+	return starts && !e.finished && !e.force && e.failures == 0 && e.version != e.delivered && !e.changesReady() &&
+		!podutil.IsTerminal(e.want.Phase)
 }
 
 // join lets the newest status wait for the next, until its time is over.
