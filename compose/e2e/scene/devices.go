@@ -268,6 +268,25 @@ func (d *DevicePlugin) disagreement(names []string) error {
 	return nil
 }
 
+// AfterRestart waits until each of these pods, on a node that was restarted, runs again or has failed, and returns how
+// many have failed.
+func (d *DevicePlugin) AfterRestart(patience time.Duration, names ...string) (failed int) {
+	d.T.Helper()
+	d.Wait(patience, "what becomes of the pods", func(v record.View) error {
+		failed = 0
+		for _, name := range names {
+			if p := v.Pod(d.Namespace, name); p != nil && p.Status.Phase == corev1.PodFailed {
+				failed++
+			} else if err := d.Restarted(name, 1)(v); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	d.T.Logf("%d of %d pods run again, %d failed", len(names)-failed, len(names), failed)
+	return failed
+}
+
 // PodResources asks the API of pod resources for all pods.
 func (s *Scene) PodResources() (pods []*podresourcesapi.PodResources, err error) {
 	conn, err := grpc.NewClient("unix://"+s.PodResourcesSocket(),

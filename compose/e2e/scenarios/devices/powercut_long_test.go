@@ -8,9 +8,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
-	"github.com/microlet/microlet/compose/e2e/internal/record"
 	"github.com/microlet/microlet/compose/e2e/scene"
 	"github.com/microlet/microlet/compose/rig"
 )
@@ -62,19 +59,7 @@ func survive(d *scene.DevicePlugin, all bool) {
 	<-late
 	d.Start()
 
-	var failed int
-	d.Wait(2*scene.Patience, "what becomes of the pods", func(v record.View) error {
-		failed = 0
-		for _, name := range names {
-			if p := v.Pod(d.Namespace, name); p != nil && p.Status.Phase == corev1.PodFailed {
-				failed++
-			} else if err := d.Restarted(name, 1)(v); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	d.T.Logf("%d of %d pods run again, %d failed", len(names)-failed, len(names), failed)
+	failed := d.AfterRestart(2*scene.Patience, names...)
 	if !all {
 		return
 	}

@@ -13,10 +13,7 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/microlet/microlet/compose/e2e/internal/deviceplugin"
-	"github.com/microlet/microlet/compose/e2e/internal/record"
 	"github.com/microlet/microlet/compose/e2e/scene"
 	"github.com/microlet/microlet/compose/rig"
 	"github.com/microlet/microlet/proto/role"
@@ -160,19 +157,7 @@ func rebootWithDevices(d *scene.DevicePlugin, devices int, all bool) {
 	<-late
 	must(d.T, d.Scene, "systemctl", "start", pluginUnit)
 
-	var failed int
-	d.Wait(3*scene.Patience, "what becomes of the pods", func(v record.View) error {
-		failed = 0
-		for _, name := range names {
-			if p := v.Pod(d.Namespace, name); p != nil && p.Status.Phase == corev1.PodFailed {
-				failed++
-			} else if err := d.Restarted(name, 1)(v); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	d.T.Logf("%d of %d pods run again, %d failed", len(names)-failed, len(names), failed)
+	failed := d.AfterRestart(3*scene.Patience, names...)
 	if !all {
 		return
 	}
