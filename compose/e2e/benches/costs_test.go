@@ -3,7 +3,6 @@
 package benches
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -15,8 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/microlet/microlet/compose/e2e/internal/machine"
@@ -225,16 +222,7 @@ func (m *meter) addRequests(c costs, after time.Time) {
 // counters are those of the agent that count calls and messages.
 func (m *meter) counters() map[string]float64 {
 	m.t.Helper()
-	text, err := scene.Shared.API.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes", scene.Shared.NodeName(),
-		"proxy/metrics").Do(m.t.Context()).Raw()
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	families := m.metrics()
 	all := map[string]float64{}
 	for _, c := range []struct {
 		family, title string

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
@@ -189,16 +190,7 @@ var startCalls = []string{"run_podsandbox", "create_container", "start_container
 // calls are those of the runtime, by name, as the agent has measured them so far.
 func (m *meter) calls(names ...string) map[string]mean {
 	m.t.Helper()
-	text, err := scene.Shared.API.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes", scene.Shared.NodeName(),
-		"proxy/metrics").Do(m.t.Context()).Raw()
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	families := m.metrics()
 	all := map[string]mean{}
 	for _, metric := range families["kubelet_runtime_operations_duration_seconds"].GetMetric() {
 		for _, label := range metric.GetLabel() {
@@ -210,6 +202,22 @@ func (m *meter) calls(names ...string) map[string]mean {
 		}
 	}
 	return all
+}
+
+// metrics are those of the agent now, by name.
+func (m *meter) metrics() map[string]*dto.MetricFamily {
+	m.t.Helper()
+	text, err := scene.Shared.API.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes", scene.Shared.NodeName(),
+		"proxy/metrics").Do(m.t.Context()).Raw()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return families
 }
 
 // shares is what has been used so far by those who serve an audience, and by the audience.
