@@ -19,7 +19,7 @@ const (
 	// then, and not when the next collection is due, which in a process that waits is minutes later.
 	settleAfter = 15 * time.Second
 
-	// settlePeriod is how often a process looks whether it has come to rest with memory that it does not use.
+	// settlePeriod is how often a process looks whether it is idle and has memory that it does not use.
 	settlePeriod = 15 * time.Second
 
 	// settleLeast is what a look must be able to give back to the kernel, and settleShare the same as a part of what
@@ -65,7 +65,7 @@ func LimitHeap(services ...Definition) {
 	}
 }
 
-// settle collects garbage and gives back to the kernel what is free: now, and whenever the process has come to rest
+// settle collects garbage and gives back to the kernel what is free: now, and whenever the process is idle
 // after work. It would not do it by itself: Go collects every two minutes then, lets a heap grow by 4 MiB at least
 // between two collections, and keeps what the work took at its height.
 func settle() {

@@ -33,7 +33,7 @@ func TestAHeapAtRest(t *testing.T) {
 		spare uint64
 	}{
 		{"nothing happened", heap{100 * mib, 8 * mib, 8 * mib, 0}, true, 0},
-		{"it came to rest after work", heap{103 * mib, 8 * mib, 11 * mib, 20 * mib}, true, 23 * mib},
+		{"it is idle after work", heap{103 * mib, 8 * mib, 11 * mib, 20 * mib}, true, 23 * mib},
 		{"it works", heap{108 * mib, 8 * mib, 11 * mib, 20 * mib}, false, 23 * mib},
 		{"what lived has been freed", heap{100 * mib, 8 * mib, 7 * mib, mib}, true, mib},
 	} {
